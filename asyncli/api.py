@@ -39,7 +39,14 @@ from asyncli.report.live_thresholds import require_limits
 from asyncli.report.livestate import LiveObserver
 from asyncli.report.run_costs import server_level
 from asyncli.report.run_report import print_report
-from asyncli.report.tables import CostView, DeathView, DriftView, Frames, frame_of
+from asyncli.report.tables import (
+    CostView,
+    DeathView,
+    DriftView,
+    EventsView,
+    Frames,
+    frame_of,
+)
 from asyncli.report.terminal import html_of, print_document, text_of
 from asyncli.store.reader import read_run
 
@@ -256,8 +263,8 @@ class Recorded(Results):
 
     @cached_property
     def frames(self) -> Frames:
-        """``ticks``, ``samples``, ``deaths``, ``phases``, ``findings``, ``checks`` as pandas
-        DataFrames.
+        """``ticks``, ``samples``, ``deaths``, ``phases``, ``events``, ``findings``, ``checks`` as
+        pandas DataFrames.
         """
         return Frames(self.records, self.findings, self.summary.events or ())
 
@@ -289,6 +296,12 @@ class Recorded(Results):
     def deaths(self) -> DeathView:
         """The lost connections: which side closed them, when and why."""
         return DeathView(self.analyses.totals.whole.deaths, self.analyses.diagnoses)
+
+    def events(self) -> EventsView:
+        """What was done to the run or noted: the events of its plan with what the report says of
+        each, and marks.
+        """
+        return EventsView(self.records, self.summary.events or [])
 
     def report(self, *, verbose: bool = False) -> str:
         """The report as text, as ``asyncli report`` prints it; ``verbose``: as with ``-v``."""

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_runs import KINDS
 from recording import write_run
 from synthetic_run import GENERATOR, KERNEL_END, SERVER, a_run, raised
 
 from asyncli import api
 from asyncli.model.errors import AsyncliError, PlanError, StoreError
 from asyncli.model.plan import Plan
-from asyncli.model.records import Check, Deaths, Finding, Phase
+from asyncli.model.records import Check, Deaths, Finding, Phase, RunEvent
 from asyncli.model.run import Run
 
 pandas = pytest.importorskip("pandas")
@@ -134,6 +135,28 @@ def test_the_deaths(run: api.Recorded, tmp_path: Path) -> None:
     alive = api.load(record(tmp_path / "run.db", a_run(500)))
     assert len(alive.deaths()) == 0
     assert alive.plot.deaths().texts
+
+
+def test_the_events(tmp_path: Path) -> None:
+    provoked = KINDS["provoked"]()
+    noted_s = provoked.events[-1].at_s + 9.0
+    provoked.events.append(RunEvent("mark", noted_s, noted_s, "deployed <b>", {}))
+    run = api.load(record(tmp_path / "run.db", provoked))
+    events = run.events()
+    assert [event.kind for event in events] == ["storm", "vanish", "mark"]
+    assert (len(events), events[2].then, list(events.said)) == (3, "return", [1, 2])
+    shown = " ".join(repr(events).split())
+    assert all(" ".join(sentence.split()) in shown for sentence in events.said.values())
+    assert "20,000" in events.said[1]
+    assert "deployed" in shown
+    assert "<b>" not in events._repr_html_()
+    assert events.frame.equals(run.frames.events)
+    with pytest.raises(KeyError, match="no event 7"):
+        events[7]
+    quiet = api.load(record(tmp_path / "quiet.db", a_run(500))).events()
+    assert (len(quiet), quiet.said) == (0, {})
+    assert len(quiet.frame) == 0
+    assert "Nothing" in repr(quiet)
 
 
 def test_what_is_shown_cannot_steer_a_page(tmp_path: Path) -> None:

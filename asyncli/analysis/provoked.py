@@ -12,6 +12,7 @@ from typing import Literal
 
 import msgspec
 
+from asyncli.analysis.away import Away, Clients, away_of, clients_of
 from asyncli.analysis.constants import FEWEST, MISSED_S
 from asyncli.analysis.event_pace import EventPace, event_pace
 from asyncli.analysis.event_times import events_begun_in
@@ -131,6 +132,9 @@ class Provoked(msgspec.Struct, frozen=True):
     window: Gap
     counts: EventCounts
     back: Back
+    #: None where nobody whom it ended was to come back, and in runs of older versions.
+    away: Away | None
+    clients: Clients
     latency_ms: EventLatency
     lateness_ms: Lateness
     server: ServerPrice
@@ -233,6 +237,8 @@ def _provoked(
             back_of(number, counts),
             waited_s=waited_s(run.plan, number, counts, window.start_s, run.stop_s),
         ),
+        away=away_of(number, counts),
+        clients=clients_of(counts),
         latency_ms=EventLatency(
             connect_p50=connect_p50,
             connect_p99=connect_p99,

@@ -123,6 +123,13 @@ class Histogram(msgspec.Struct, array_like=True):
             return [None] * len(qs)
         return list(self._at_ranks([_rank(q, total) for q in qs]))
 
+    def at_rank(self, rank: int) -> float:
+        """The value of the record with this rank, from 1 by rising value, as :meth:`quantile` has
+        it. Of a rank beyond the last an IndexError.
+        """
+        [value] = self._at_ranks([rank])
+        return value
+
     def _at_ranks(self, ranks: Iterable[int]) -> list[float]:
         """The values of the records with these ranks, from 1 by rising value."""
         keys = sorted(self.counts)

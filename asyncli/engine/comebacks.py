@@ -11,6 +11,7 @@ asyncli would measure itself.
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Callable
 from heapq import heappop, heappush
 
@@ -19,11 +20,13 @@ from asyncli.model.records import CHURN, EventCounts
 
 
 class Comebacks:
-    """``number``: the number of a row's connection in the run. Instants are those of the net's
-    clock (s).
+    """``number``: the number of a row's connection in the run. ``rows``: how many there are; 0
+    where no event concerns any. Instants are those of the net's clock (s).
     """
 
-    def __init__(self, policy: Reconnect, seed: int, number: Callable[[int], int]) -> None:
+    def __init__(
+        self, policy: Reconnect, seed: int, number: Callable[[int], int], rows: int
+    ) -> None:
         self._policy = policy
         self._seed = seed
         self._number = number
@@ -33,8 +36,15 @@ class Comebacks:
         self._answered_with_error: set[int] = set()
         # By the event's number, since the last tick.
         self._counts: dict[int, EventCounts] = {}
-        #: When those left whom churn has ended.
-        self.left_at: dict[int, float] = {}
+        # By row, when the last event that concerned it ended it, or had it fall silent or stall.
+        self._left_at = array("d", [0.0]) * rows
+        # Of the last command, and of churn, which may end a client more than once: by the event's
+        # number and the row, how often that was, at most twice.
+        self._ends: dict[int, bytearray] = {}
+        self._rows = rows
+        #: Of those that stalled, since when their time to be back counts where that is not the end
+        #: of the stall.
+        self.counts_since: dict[int, float] = {}
         self._begun_at: dict[int, float] = {}
         self._over_at: dict[int, float] = {}
         # Of those whom churn has ended: since when each connects, and how long the slowest that is
@@ -56,10 +66,16 @@ class Comebacks:
         """
         self._begun_at[event] = at
         self._over_at[event] = at + outage_s
+        if event == CHURN:
+            self._ends[CHURN] = bytearray(self._rows)
 
     def begin_command(self, event: int, at: float, until: float) -> None:
         """A command runs: what the server ends until then belongs to it."""
         self.begin(event, at, 0.0)
+        if self._command is not None:
+            earlier, _ = self._command
+            del self._ends[earlier]
+        self._ends[event] = bytearray(self._rows)
         self._command = (event, until)
         self._earlier_until = -math.inf
 
@@ -96,19 +112,35 @@ class Comebacks:
             counts = self._counts[event] = EventCounts()
         return counts
 
-    def leave(self, row: int, event: int, *, stands: bool = False) -> None:
+    def leave(self, row: int, event: int, now: float, *, stands: bool = False) -> None:
         """An event ends a row, which belongs to it from now on: an earlier one that it has had no
         answer since waits for it no more. ``stands``: as of :meth:`is_unheard`.
         """
+        self._left_at[row] = now
+        self._count_client(row, event)
         earlier = self.event_of.get(row)
         if earlier is not None:
             counts = self.counts_of(earlier)
             counts.unheard += stands
             counts.ended_again += not stands
-            self.left_at.pop(row, None)
+            self.counts_since.pop(row, None)
             self._turn_at.pop(row, None)
             self._answered_with_error.discard(row)
         self.event_of[row] = event
+
+    def _count_client(self, row: int, event: int) -> None:
+        """Count a row's client with the event that ends it: once, however often it does."""
+        counts = self.counts_of(event)
+        ends = self._ends.get(event)
+        if ends is None:
+            # Any other event ends each client once.
+            counts.clients += 1
+            return
+        if ends[row] == 0:
+            counts.clients += 1
+        elif ends[row] == 1:
+            counts.ended_repeatedly += 1
+        ends[row] = min(2, ends[row] + 1)
 
     # -- the queue
 
@@ -189,8 +221,12 @@ class Comebacks:
         event = self.event_of.pop(row)
         self._answered_with_error.discard(row)
         counts = self.counts_of(event)
-        away_since = self.left_at.pop(row, self._over_at[event])
-        counts.back_ms.add((now - away_since) * 1e3)
+        left_at = self._left_at[row]
+        since = self.counts_since.pop(row, self._over_at[event])
+        if event == CHURN:
+            since = left_at
+        counts.back_ms.add((now - since) * 1e3)
+        counts.away_ms.add((now - left_at) * 1e3)
         if event == CHURN:
             way_s = now - self._turn_at.pop(row, now)
             self._slowest_way_s = max(self._slowest_way_s, way_s)
@@ -212,6 +248,11 @@ class Comebacks:
             return
         if now - self._turn_at.get(row, now) <= self._slowest_way_s:
             self.is_waiting(row)
+
+    def is_still_away(self, row: int, now: float) -> None:
+        """The drain begins, or has begun, and an event's row is not back."""
+        counts = self.counts_of(self.event_of[row])
+        counts.still_away_ms.add((now - self._left_at[row]) * 1e3)
 
     def is_unheard(self, row: int) -> None:
         """The drain begins, and a row whose connection stands again has been sent nothing since,

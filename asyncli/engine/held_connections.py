@@ -39,6 +39,7 @@ from asyncli.core.life import (
     HANDSHAKE,
     IDLE,
     MALFORMED,
+    STALLED,
     TLS_DEADLINE,
     cause,
     event_of,
@@ -126,7 +127,10 @@ class HeldConnections:
             rows
         )  # segments known to have been sent again on this connection, modulo 256
         self.wheel = Wheel(0, 1.0, 0.0)
-        self.comebacks = Comebacks(shard.reconnect or Reconnect(), shard.seed, self.number)
+        is_provoked = bool(shard.events or shard.churn_per_s)
+        self.comebacks = Comebacks(
+            shard.reconnect or Reconnect(), shard.seed, self.number, rows if is_provoked else 0
+        )
         # Descriptors of connections that fell silent, and whose rows have others or none.
         self._ghosts: list[int] = []
         # Rows that fell silent while they awaited an answer, which may come once they hear again.
@@ -259,10 +263,8 @@ class HeldConnections:
         self._free_row(row, abort)
         now = self._net.clock()
         wait_s = self.comebacks.wait_s(row, failed=0)
-        if event == CHURN:
-            self.comebacks.left_at[row] = now
-            if not self._has_policy:
-                wait_s = 0.0
+        if event == CHURN and not self._has_policy:
+            wait_s = 0.0
         self.comebacks.at(row, now + wait_s)
 
     def silence_by_event(
@@ -311,7 +313,7 @@ class HeldConnections:
             self._beats[row] += 1
         self._retries[row] = 0
         self.state[row] = AWAY
-        self.comebacks.leave(row, event, stands=stands)
+        self.comebacks.leave(row, event, self._net.clock(), stands=stands)
         return True
 
     def _stands_unheard(self, row: int) -> bool:
@@ -542,14 +544,17 @@ class HeldConnections:
         self._ghosts.clear()
 
     def _note_those_on_their_way(self) -> None:
-        """As the drain begins some are on their first way back; and of listeners that hear again
-        some have no message yet, of which nothing tells whether they are back.
+        """As the drain begins some are away, or on their first way back; and of listeners that hear
+        again some have no message yet, of which nothing tells whether they are back.
         """
         now = self._net.clock()
         for row in self._coming_back:
             if self._stands_unheard(row):
                 self.comebacks.is_unheard(row)
                 continue
+            if self.state[row] != STALLED:
+                # Of who stalls until now, the end of it tells.
+                self.comebacks.is_still_away(row, now)
             on_the_way = self.state[row] in (CONNECTING, HANDSHAKE, AWAITING)
             if on_the_way and not self._retries[row]:
                 self.comebacks.is_on_its_way(row, now)
@@ -989,7 +994,7 @@ class HeldConnections:
             command = self._command_at(row, now)
         if command is not None:
             self.comebacks.ended_by_command(command, now)
-            self._end_by_command(row, command, in_wheel)
+            self._end_by_command(row, command, now, in_wheel)
         elif state in (CONNECTING, HANDSHAKE):
             if self._connect_failed(row, why):
                 self._connect_at(row, now)
@@ -1052,8 +1057,8 @@ class HeldConnections:
             return None
         return self.comebacks.command_at(now, self._established_at[row])
 
-    def _end_by_command(self, row: int, event: int, in_wheel: bool) -> None:
-        """The server has ended a connection in the time of a command."""
+    def _end_by_command(self, row: int, event: int, now: float, in_wheel: bool) -> None:
+        """The server has ended a connection in the time of a command, as was seen ``now``."""
         counts = self.comebacks.counts_of(event)
         counts.chosen += 1
         counts.ended += 1
@@ -1061,7 +1066,7 @@ class HeldConnections:
         counts.asked += asked
         self._beats[row] += asked
         self._retries[row] = 0
-        self.comebacks.leave(row, event)
+        self.comebacks.leave(row, event, now)
 
     def _end_phantom(self, row: int, in_wheel: bool) -> None:
         """The connection of an event's row ended before its first answer: a new one, or the one

@@ -114,8 +114,8 @@ class StallingConnections(HeldConnections):
         handle = self._handle[row]
         segment = self._net.segment_bytes(handle)
         counts.segments[segment] = counts.segments.get(segment, 0) + 1
-        self.comebacks.leave(row, event)
         now = self._net.clock()
+        self.comebacks.leave(row, event, now)
         awaits = state == AWAITING
         self.stalled[row] = stall = _Stall(event, now, until, int(awaits), in_wheel=not awaits)
         if awaits:
@@ -172,7 +172,7 @@ class StallingConnections(HeldConnections):
             if stall.reads:
                 continue
             self._counts_of(stall).resumed += 1
-            self.comebacks.left_at[row] = now
+            self.comebacks.counts_since[row] = now
             self._read_again(row, stall)
 
     def expire(self, now: float) -> None:
@@ -399,9 +399,10 @@ class StallingConnections(HeldConnections):
         self._count_close(stall, event)
         self._retries[row] = 0
         ended_at = now if stall.closed_at is None else stall.closed_at
-        self.comebacks.left_at[row] = ended_at
+        self.comebacks.counts_since[row] = ended_at
         if self.draining:
             self.comebacks.is_waiting(row)
+            self.comebacks.is_still_away(row, now)
         if self._shard.reopen and not self.draining and self._protocol.may_reopen(row):
             self._reopen_later(row, now)
             return

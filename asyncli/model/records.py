@@ -319,6 +319,10 @@ class EventCounts(msgspec.Struct):
     #: Connections that it ended; of these, those that awaited the answer to a heartbeat.
     ended: Count = 0
     asked: Count = 0
+    #: Clients whose connections it ended or had stall, each once; of these, those whose connections
+    #: it ended more than once. Older run files lack both.
+    clients: Count = 0
+    ended_repeatedly: Count = 0
     #: Connects of those who come back; those that succeeded; why the others failed -> how many.
     attempts: Count = 0
     opened: Count = 0
@@ -366,6 +370,11 @@ class EventCounts(msgspec.Struct):
     turned_away: Count = 0
     #: From the event's instant to the first answer on a new connection (ms).
     back_ms: Histogram = msgspec.field(default_factory=Histogram)
+    #: For how long each was away (ms): from the instant at which asyncli saw its end, ended it, or
+    #: had it fall silent or stall, to that answer; and as the drain began, of those who were not
+    #: back then. Older run files lack both.
+    away_ms: Histogram = msgspec.field(default_factory=Histogram)
+    still_away_ms: Histogram = msgspec.field(default_factory=Histogram)
     #: How late asyncli connected (us); how long connects and first answers took (us).
     lateness_us: Histogram = msgspec.field(default_factory=Histogram)
     connect_us: Histogram = msgspec.field(default_factory=Histogram)

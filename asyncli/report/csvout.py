@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from asyncli.analysis.away import Away
 from asyncli.analysis.noticed import Noticed
 from asyncli.analysis.totals import in_ms
 from asyncli.model.metrics import METRICS, meaning
@@ -92,6 +93,13 @@ _OF_DONE_EVENT = {
     "closed_first_s": "after how many seconds it ended the first of those that stalled",
     "closed_p50_s": "the same of half of those that it ended",
     "closed_last_s": "the same of the last",
+    "away_p50_s": "for how many seconds half of them were away at most; empty if unknown",
+    "away_p99_s": "the same of 99 %",
+    "away_max_s": "the same of all",
+    "away_at_least_s": "where that is not known: for how many seconds the longest was at least",
+    "clients": "clients whose connections it ended, silenced or had stall; empty if unknown",
+    "ended_repeatedly": "of these, those whose connections it ended more than once",
+    "error_answers": "answers with an error status before they were back",
 }
 _OF_STALL = {
     "stalled": "connections that it had read nothing",
@@ -285,6 +293,7 @@ def event_rows(run: Run, events: Iterable[EventPart]) -> Iterator[list[Cell]]:
             *(server.kept, server.moves),
             *_course_cells(event),
             *_noticed_cells(event),
+            *_away_cells(event),
             *_stall_cells(event),
         ]
 
@@ -316,6 +325,18 @@ def _noticed_cells(event: EventPart) -> list[Cell]:
     if closed is msgspec.UNSET:
         return [*cells, None, None, None]
     return [*cells, closed.first_s, closed.p50_s, closed.last_s]
+
+
+def _away_cells(event: EventPart) -> list[Cell]:
+    """For how long clients were away, how many those were, and the errors that they got."""
+    times: list[Cell] = [None] * 4
+    away = event.away
+    if isinstance(away, Away):
+        times[:3] = [away.p50_s, away.p99_s, away.max_s]
+        if away.at_least is not None:
+            times[3] = away.at_least.max_s
+    errors = sum(known(event.error_answers).values())
+    return [*times, _or_empty(event.clients), _or_empty(event.ended_repeatedly), errors]
 
 
 def _or_empty(value: float | msgspec.UnsetType | None) -> Cell:

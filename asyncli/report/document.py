@@ -53,8 +53,8 @@ def cell_text(cell: Cell) -> str:
 
 
 class Paragraph(msgspec.Struct, frozen=True):
-    """``role``: "text", "line" (indented from its second line on), "note" (indented), "answer",
-    "headroom", "doubt" or "run". ``style``: on a terminal.
+    """``role``: "text", "line" (indented from its second line on), "note" (indented), "event" (the
+    same), "answer", "headroom", "doubt" or "run". ``style``: on a terminal.
     """
 
     words: Words

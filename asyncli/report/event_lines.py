@@ -14,6 +14,7 @@ from asyncli.report.run_provoked import (
     connects_of,
     ending,
     without_answers,
+    longest_away,
 )
 from asyncli.report.summary_parts import EventPart, known, took_nobody
 
@@ -25,12 +26,12 @@ def event_lines(events: Sequence[EventPart]) -> list[str]:
     """A sentence for each event of the plan that was done; of many, one for those from which all
     were back and none of whose connects failed.
     """
-    done = [event for event in events if _was_done(event)]
+    done = [event for event in events if was_done(event)]
     if len(done) <= _MOST_LINES:
-        return [_line(event) for event in done]
+        return [line_of(event) for event in done]
     well = [event for event in done if _all_is_well(event)]
     others = [event for event in done if not _all_is_well(event)]
-    lines = [_line(event) for event in others[:_MOST_LINES]]
+    lines = [line_of(event) for event in others[:_MOST_LINES]]
     if well:
         lines.append(_well(well, done))
     left_out = len(others) - len(lines) + bool(well)
@@ -39,7 +40,7 @@ def event_lines(events: Sequence[EventPart]) -> list[str]:
     return lines
 
 
-def _was_done(event: EventPart) -> bool:
+def was_done(event: EventPart) -> bool:
     """Whether it is an event of the plan, and no mark, of which anything is known."""
     is_command = event.output is not msgspec.UNSET
     return is_command or event.back is not msgspec.UNSET
@@ -75,7 +76,8 @@ def _all_s(event: EventPart) -> float:
     return event.back.all_s or 0.0
 
 
-def _line(event: EventPart) -> str:
+def line_of(event: EventPart) -> str:
+    """A sentence on an event that was done."""
     title = "Churn" if event.kind == "churn" else f"Event {event.number} ({event.kind})"
     return f"{title}: {'; '.join(_parts(event))}."
 
@@ -92,10 +94,27 @@ def _parts(event: EventPart) -> list[str]:
         return [f"it took none of the {format_count(known(event.chosen))} chosen"]
     if event.then == "gone":
         return [_silent(event)]
+    parts += _ended_repeatedly(event)
     parts.append(f"{_were_back(event)}{_how_connects_went(event)}")
     if event.output is msgspec.UNSET:
         parts[-1] += without_answers(event)
-    return [*parts, *_not_back(event)]
+    parts += _not_back(event)
+    longest = longest_away(event)
+    if longest:
+        parts.append(longest)
+    return parts
+
+
+def _ended_repeatedly(event: EventPart) -> list[str]:
+    """That it ended more connections than it concerned clients, since some came back to be ended
+    again.
+    """
+    if not isinstance(event.clients, int) or not event.ended_repeatedly:
+        return []
+    ends = format_count(concerned(event))
+    repeatedly = format_count(known(event.ended_repeatedly) or 0)
+    of = format_many(event.clients, "client")
+    return [f"{ends} ends of {of}, {repeatedly} of them ended more than once"]
 
 
 def _silent(event: EventPart) -> str:
@@ -121,6 +140,8 @@ def _were_back(event: EventPart) -> str:
         return f"none of {format_count(of)} was back"
     if came < of:
         return f"{format_count(came)} of {format_count(of)} were back"
+    if event.ended_repeatedly:
+        return f"all were back after {format_duration(all_s)}"
     if event.stalled is not msgspec.UNSET:
         return f"{format_count(came)} were back {format_duration(all_s)} after they read again"
     if event.then is not msgspec.UNSET:

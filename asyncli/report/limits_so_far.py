@@ -28,6 +28,7 @@ from asyncli.report.thresholds import (
     Threshold,
     bound_of,
     judge,
+    longest_away_of,
     parse,
     time_back_of,
 )
@@ -123,8 +124,11 @@ def stays_crossed(threshold: Threshold) -> bool:
     """
     if not _is_from_above(threshold):
         return False
-    if _is_of_a_status(threshold.key) or time_back_of(threshold.key) is not None:
-        # It is known once the command has ended, or once there was so much time.
+    if _is_of_a_status(threshold.key):
+        # It is known once the command has ended.
+        return True
+    if time_back_of(threshold.key) is not None or longest_away_of(threshold.key) is not None:
+        # It is known once there was so much time.
         return True
     if not grows(threshold.key):
         return False

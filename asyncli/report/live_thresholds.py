@@ -81,7 +81,7 @@ def _require_figures_of_events(plan: Plan, where: str) -> None:
                 f"{where} {text!r}: event {number} is a mark, of which only its time is known; "
                 "leave it out"
             )
-        if planned is not None and figure == "back" and _nobody_is_back(plan, planned):
+        if planned is not None and figure in ("back", "away") and _nobody_is_back(plan, planned):
             raise PlanError(
                 f"{where} {text!r}: by --reconnect {plan.reconnect} nobody is to be back from "
                 f"event {number} before the hold is over; make the hold longer"

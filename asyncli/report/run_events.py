@@ -13,7 +13,7 @@ from asyncli.analysis.totals import Lateness
 from asyncli.findings.protocol_codes import code_of_goodbye
 from asyncli.findings.tls import by_reason
 from asyncli.model.protocol_table import PROTOCOLS
-from asyncli.model.records import Deaths, Environment, phase_at
+from asyncli.model.records import Deaths, Environment, Phase, phase_at
 from asyncli.model.text import oneline
 from asyncli.model.units import format_bytes, format_count, format_duration, format_many
 from asyncli.report import document as doc
@@ -152,9 +152,20 @@ def _has_planned(events: Sequence[EventPart]) -> bool:
 
 def _events_section(summary: Summary, events: list[EventPart]) -> doc.Section:
     """What was done or noted. The short report has the first of many."""
+    blocks: list[doc.Block] = [events_table(summary.run.phases, events)]
+    left_out = len(events) - _MOST_EVENTS
+    if left_out > 0:
+        text = f"and {format_many(left_out, 'more event')}: see the full report"
+        blocks.append(doc.Paragraph(text, view=doc.View.SHORT))
+    blocks += event_blocks(events)
+    return doc.Section("events", "Events", blocks, tight=True)
+
+
+def events_table(phases: Sequence[Phase], events: Sequence[EventPart]) -> doc.DataTable:
+    """What was done or noted, and when."""
     rows = []
     for event in events:
-        phase = phase_at(summary.run.phases, event.at_s)
+        phase = phase_at(phases, event.at_s)
         cells = [f"{event.at_s:,.1f} s", phase or "-", oneline(event.text)]
         view = doc.ALL if event.number <= _MOST_EVENTS else doc.FULL
         rows.append(doc.TableRow(event.kind, cells, view=view))
@@ -163,13 +174,7 @@ def _events_section(summary: Summary, events: list[EventPart]) -> doc.Section:
         doc.TableColumn("phase", kind="word"),
         doc.TableColumn("what", kind="words"),
     ]
-    blocks: list[doc.Block] = [doc.DataTable("Events", columns, rows, width=12, kind="small-table")]
-    left_out = len(rows) - _MOST_EVENTS
-    if left_out > 0:
-        text = f"and {format_many(left_out, 'more event')}: see the full report"
-        blocks.append(doc.Paragraph(text, view=doc.View.SHORT))
-    blocks += event_blocks(events)
-    return doc.Section("events", "Events", blocks, tight=True)
+    return doc.DataTable("Events", columns, rows, width=12, kind="small-table")
 
 
 _FIRST_IS_NOT_LATE = (

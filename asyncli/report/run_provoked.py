@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from asyncli.analysis.constants import MISSED_S
+from asyncli.analysis.away import Away
 from asyncli.analysis.event_pace import EventPace
 from asyncli.analysis.noticed import Noticed
 from asyncli.analysis.provoked import Back, Closed, ServerPrice, SpentDescriptors
@@ -81,7 +82,8 @@ def _command(event: EventPart) -> str:
     text += without_answers(event)
     if not event.ended:
         return f"{text}; the server ended no connection"
-    ended = f"{format_many(event.ended, 'connection')}{_ended_after(event.closed_after)}"
+    ended = f"{format_many(event.ended, 'connection')}{_of_clients(event)}"
+    ended += _ended_after(event.closed_after)
     return f"{text}; the server ended {ended}, {_coming_back(event)}{_interrupted(event)}"
 
 
@@ -96,6 +98,30 @@ def without_answers(event: EventPart) -> str:
     if silent_s:
         return f"; no heartbeat was answered for {format_duration(round(silent_s))} or more"
     return ""
+
+
+def _of_clients(event: EventPart) -> str:
+    """Of how many clients the connections were that an event ended, if it ended some of these more
+    than once; else "".
+    """
+    if not isinstance(event.clients, int) or not event.ended_repeatedly:
+        return ""
+    repeatedly = format_count(event.ended_repeatedly)
+    return f" of {format_many(event.clients, 'client')} ({repeatedly} of them more than once)"
+
+
+def longest_away(event: EventPart) -> str:
+    """For how long no client was away whom a command ended, each from its own end; "" where that is
+    not known, and of other events, whose clients leave at one instant.
+    """
+    if event.kind != "run" or not isinstance(event.away, Away):
+        return ""
+    away = event.away
+    if away.max_s is not None:
+        return f"no client was away for more than {format_duration(away.max_s)}"
+    if away.at_least is None or not away.at_least.max_s:
+        return ""
+    return f"the longest was away for {format_duration(away.at_least.max_s)} or more"
 
 
 def _counted_to_the_end(event: EventPart) -> str:
@@ -129,7 +155,7 @@ def _done(event: EventPart) -> str:
     if event.stalled is not msgspec.UNSET:
         return _stalled(event)
     ended = format_many(known(event.ended), "connection")
-    text = f"{event.text} {_when(event)}: {ended} {_fate(event)}"
+    text = f"{event.text} {_when(event)}: {ended}{_of_clients(event)} {_fate(event)}"
     text += _absent(event, "not connected")
     return f"{text}{without_answers(event)}{_interrupted(event)}"
 
@@ -407,10 +433,27 @@ def _times_back(event: EventPart, back: Back) -> list[str]:
     return ["none was back"]
 
 
+def _times_away(event: EventPart) -> list[str]:
+    """For how long clients were away whom a command ended, each from its own end."""
+    away = event.away
+    if event.kind != "run" or not isinstance(away, Away):
+        return []
+    shares = (("50 %", away.p50_s), ("99 %", away.p99_s))
+    times = [f"{format_duration(value)} ({share})" for share, value in shares if value is not None]
+    parts = []
+    if times:
+        at_most = "away for" if away.at_least is None else "away for at most"
+        parts.append(f"{at_most} {', '.join(times)}")
+    longest = longest_away(event)
+    if longest:
+        parts.append(longest)
+    return parts
+
+
 def _comeback(event: EventPart) -> str:
     back = event.back
     assert back is not msgspec.UNSET
-    parts = _times_back(event, back)
+    parts = [*_times_back(event, back), *_times_away(event)]
     if event.closed:
         parts.append(_closed(event))
     if event.ended_again:

@@ -137,7 +137,7 @@ def run_document(
 def _events_first(summary: Summary) -> list[doc.Block]:
     """What came of the events of the plan, for a reader of the first lines."""
     lines = event_lines(summary.events or [])
-    blocks: list[doc.Block] = [doc.Paragraph(line, "line") for line in lines]
+    blocks: list[doc.Block] = [doc.Paragraph(line, "event") for line in lines]
     if blocks:
         blocks.append(doc.Paragraph("", view=doc.TERMINAL))
     return blocks

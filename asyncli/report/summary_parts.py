@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from asyncli.analysis.away import Away
 from asyncli.analysis.cost_parts import Costs, known_of_heap
 from asyncli.analysis.drift import Drift, MetricName
 from asyncli.analysis.event_pace import EventPace
@@ -304,6 +305,12 @@ class EventPart(msgspec.Struct):
     #: Heartbeats whose answers were awaited as it, or the way back from it, ended the connections.
     given_up: int | msgspec.UnsetType = msgspec.UNSET
     back: Back | msgspec.UnsetType = msgspec.UNSET
+    #: Null where nobody whom it ended was to come back, and in runs of older versions.
+    away: Away | msgspec.UnsetType | None = msgspec.UNSET
+    #: Clients whose connections it ended, silenced or had stall, each once; of these, those whose
+    #: connections it ended more than once. Null in runs of older versions.
+    clients: int | msgspec.UnsetType | None = msgspec.UNSET
+    ended_repeatedly: int | msgspec.UnsetType | None = msgspec.UNSET
     ended_again: int | msgspec.UnsetType = msgspec.UNSET
     lost_with_worker: int | msgspec.UnsetType = msgspec.UNSET
     not_back: int | msgspec.UnsetType = msgspec.UNSET
@@ -387,11 +394,10 @@ class EventPart(msgspec.Struct):
         part.end_s = done.window.end_s
         if planned.for_s is not None:
             part.cut_after_s = done.cut_after_s
-        part.chosen = done.counts.chosen
-        part.absent = done.counts.absent
         part.ended = done.counts.ended
         part.given_up = done.counts.asked + done.counts.unanswered
         part.back = done.back
+        part._add_clients(done)
         part.ended_again = done.counts.ended_again
         part.lost_with_worker = done.counts.lost_with_worker
         part.not_back = done.not_back
@@ -426,6 +432,14 @@ class EventPart(msgspec.Struct):
         if self.kind != "churn":
             self.no_answers_s = done.no_answers_s
             self.stood_still_s = done.stood_still_s
+
+    def _add_clients(self, done: Provoked) -> None:
+        """How many clients it chose and concerned, and for how long these were away."""
+        self.chosen = done.counts.chosen
+        self.absent = done.counts.absent
+        self.away = done.away
+        self.clients = done.clients.all
+        self.ended_repeatedly = done.clients.repeatedly
 
     def _add_errors(self, by_status: dict[int, int]) -> None:
         """The answers with errors on the way back."""

@@ -19,7 +19,7 @@ from asyncli.model.records import PHASES, Deaths, Finding
 from asyncli.model.run import Run
 from asyncli.model.text import oneline
 from asyncli.model.topology import Sides
-from asyncli.model.units import format_count
+from asyncli.model.units import format_count, format_many
 from asyncli.report.csvout import (
     COLUMNS,
     PROTOCOL_COLUMNS,
@@ -32,9 +32,10 @@ from asyncli.report.csvout import (
     tick_rows,
 )
 from asyncli.report.document import Block, DataTable, Document, Paragraph, Section
+from asyncli.report.event_lines import line_of, was_done
 from asyncli.report.format import COSTS
 from asyncli.report.run_costs import cost_table, drift_table
-from asyncli.report.run_events import deaths_table
+from asyncli.report.run_events import deaths_table, events_table
 from asyncli.report.summary_parts import EventPart
 from asyncli.report.terminal import html_of, print_document, text_of
 
@@ -199,6 +200,43 @@ class DeathView(TableView):
         names = ["cause", "code", "count", "certain", "from_s", "to_s", "evidence", "remedy"]
         rows = [_fields(diagnosis, names) for diagnosis in self.diagnoses]
         return frame_of(names, rows, numbers=["from_s", "to_s"])
+
+
+class EventsView(TableView):
+    """What was done to the run or noted, and what the report says of each event of the plan.
+
+    ``view[1]``: the first event, an :class:`~asyncli.report.summary_parts.EventPart`, with the
+    numbers of the JSON; 0 is churn. ``view.said[1]``: the report's sentence on it.
+    """
+
+    def __init__(self, run: Run, events: Sequence[EventPart]) -> None:
+        self._run = run
+        self.events = list(events)
+        #: The report's sentences, by the number of the event; of a mark there is none.
+        self.said = {event.number: line_of(event) for event in events if was_done(event)}
+        title = format_many(len(self.events), "event")
+        if not self.events:
+            title = "Nothing was done to the run, or noted."
+        table = events_table(run.phases, self.events)
+        super().__init__(table, title, list(self.said.values()))
+
+    def __getitem__(self, number: int) -> EventPart:
+        """The event with this number. Raises KeyError."""
+        for event in self.events:
+            if event.number == number:
+                return event
+        raise KeyError(f"the run has no event {number}")
+
+    def __iter__(self) -> Iterator[EventPart]:
+        return iter(self.events)
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    @property
+    def frame(self) -> DataFrame:
+        """A row per event, as ``run.frames.events``."""
+        return Frames(self._run, [], self.events).events
 
 
 def pandas() -> Any:

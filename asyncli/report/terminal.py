@@ -42,7 +42,7 @@ _UNBOUNDED = 10_000
 # Row labels wrap where a table is too wide, if so many columns are left for them.
 _WRAPPED_LABEL = 24
 #: Indentation of a paragraph and of its first line, by role.
-_INDENT = {"note": (2, 2), "line": (2, 0), "run": (3, 0)}
+_INDENT = {"note": (2, 2), "line": (2, 0), "event": (2, 0), "run": (3, 0)}
 #: Trailing blanks, with colour codes after them.
 _BLANKS = re.compile(r" +((?:\x1b\[[\d;]*m)*)$", re.MULTILINE)
 

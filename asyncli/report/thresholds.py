@@ -403,8 +403,8 @@ def _judged(threshold: Threshold, document: Mapping[str, Any]) -> Outcome:
     if threshold.whole is not None:
         whole = _finite(_value(document, threshold.whole))
         bound = None if whole is None else threshold.bound * _as_printed(whole)
-    if value is None and bound is not None:
-        outcome = _of_unknown_time(threshold, bound, document)
+    if bound is not None:
+        outcome = _of_time_of_event(threshold, value, bound, document)
         if outcome is not None:
             return outcome
     if _took_nobody(document, threshold.key):
@@ -418,11 +418,15 @@ def _judged(threshold: Threshold, document: Mapping[str, Any]) -> Outcome:
     return Outcome(threshold, value, crossed, ci95, whole)
 
 
-def _of_unknown_time(
-    threshold: Threshold, bound: Fraction, document: Mapping[str, Any]
+def _of_time_of_event(
+    threshold: Threshold, value: float | None, bound: Fraction, document: Mapping[str, Any]
 ) -> Outcome | None:
-    """The outcome of a limit on an unknown time of an event, if something is known of it."""
-    outcome = None
+    """The outcome of a limit on a time of an event that is not wholly known, if something is known
+    of it.
+    """
+    outcome = _of_time_away(threshold, value, bound, document)
+    if value is not None or outcome is not None:
+        return outcome
     if threshold.comparison in (">", ">="):
         outcome = _of_time_back(threshold, bound, document)
     return outcome or _of_time_noticed(threshold, bound, document)
@@ -469,8 +473,48 @@ def _of_time_back(
     if untold:
         return Outcome(threshold, None, None, why=untold)
     if _ended_none(document, threshold.key):
-        return Outcome(threshold, None, False, why="the event ended no connection")
+        return _of_no_end(threshold)
     return None
+
+
+def _of_no_end(threshold: Threshold) -> Outcome:
+    return Outcome(threshold, None, False, why="the event ended no connection")
+
+
+#: For how long clients were away whom an event ended.
+_TIMES_AWAY = ("p50_s", "p99_s", "max_s")
+
+
+def _of_time_away(
+    threshold: Threshold, value: float | None, bound: Fraction, document: Mapping[str, Any]
+) -> Outcome | None:
+    """The outcome of a limit on how long clients were away whom an event ended, where some of them
+    were not back, by the least and the most that it can be; None where all were, and of any other
+    limit.
+    """
+    part, _, time = threshold.key.rpartition(".")
+    if not _is_time_away(threshold.key):
+        return None
+    is_from_above = threshold.comparison in (">", ">=")
+    if is_from_above and value is None and _ended_none(document, threshold.key):
+        return _of_no_end(threshold)
+    least_s = _finite(_value(document, f"{part}.at_least.{time}"))
+    if least_s is None:
+        return None
+    crossed = _is_crossed_within(threshold.comparison, least_s, value, bound)
+    if crossed is not None and crossed is is_from_above:
+        return Outcome(threshold, least_s, crossed, has_more=True)
+    if crossed is not None:
+        return Outcome(threshold, value, crossed, why="some were not back")
+    bounds = [f"some were not back, so {format_duration(least_s)} at least"]
+    if value is not None:
+        bounds.append(f"{format_duration(value)} at most")
+    return Outcome(threshold, None, None, why=" and ".join(bounds))
+
+
+def _is_time_away(key: str) -> bool:
+    part, _, time = key.rpartition(".")
+    return key.startswith("events.") and part.endswith(".away") and time in _TIMES_AWAY
 
 
 #: The times after which a server held so many of the silent ones no more.
@@ -540,8 +584,10 @@ def _waited_s(document: Mapping[str, Any], key: str) -> float | None:
 
 
 def _ended_none(document: Mapping[str, Any], key: str) -> bool:
-    """Whether ``key`` is of the time back of an event that was done and ended no connection."""
-    event = _event_of_time_back(key)
+    """Whether ``key`` is of a time of the clients of an event that was done and ended no
+    connection.
+    """
+    event = _event_of_time(key)
     if event is None or _value(document, f"{event}.ended") != 0:
         return False
     if _took_nobody(document, key):
@@ -553,7 +599,7 @@ def _took_nobody(document: Mapping[str, Any], key: str) -> bool:
     """Whether ``key`` is of the comeback from an event of whose chosen connections none could be
     had: each was not connected, or in another event.
     """
-    event = _event_of_time_back(key) or key.removesuffix(".not_back")
+    event = _event_of_time(key) or key.removesuffix(".not_back")
     if not event.startswith("events.") or event == key:
         return False
     absent = _value(document, f"{event}.absent")
@@ -574,6 +620,28 @@ def time_back_of(key: str) -> int | None:
         # Of churn some are ended all the time, so that a share of them may be faster later.
         return None
     return int(number)
+
+
+def longest_away_of(key: str) -> int | None:
+    """The number of the event of the plan of whose clients ``key`` is the longest time away, which
+    only grows; else None.
+    """
+    if not _is_time_away(key) or not key.endswith(".max_s"):
+        return None
+    _, number, *_ = key.split(".")
+    if not number.isdecimal() or int(number) == CHURN:
+        return None
+    return int(number)
+
+
+def _event_of_time(key: str) -> str | None:
+    """The part of the document on the event of whose clients ``key`` is a time, until they are back
+    or for which they are away; else None.
+    """
+    if _is_time_away(key):
+        part, _, _ = key.rpartition(".")
+        return part.removesuffix(".away")
+    return _event_of_time_back(key)
 
 
 def _event_of_time_back(key: str) -> str | None:

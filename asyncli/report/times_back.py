@@ -1,5 +1,6 @@
 """What the ticks of a run so far tell of the times after which clients are back from its events,
-for limits on them: a limit is crossed as soon as it surely is. Pure.
+and for how long they are away, for limits on them: a limit is crossed as soon as it surely is.
+Pure.
 """
 
 from __future__ import annotations
@@ -9,11 +10,18 @@ from typing import Any
 
 import msgspec
 
+from asyncli.analysis.away import Away, away_of, with_longest_at_least
 from asyncli.analysis.provoked import back_of, waited_s
 from asyncli.core.adding import added_up
 from asyncli.model.plan import Plan
 from asyncli.model.records import EventCounts, RunEvent, Tick
-from asyncli.report.thresholds import Outcome, Threshold, judge, time_back_of
+from asyncli.report.thresholds import (
+    Outcome,
+    Threshold,
+    judge,
+    longest_away_of,
+    time_back_of,
+)
 
 #: A worker that has sent nothing for less than that (s) may have clients that are back: nobody
 #: counts as away until then. Of one that is silent for longer the tick has no connections.
@@ -30,10 +38,15 @@ class TimesBack:
         self._of: dict[int, list[Threshold]] = {}
         for threshold in thresholds:
             number = time_back_of(threshold.key)
+            if number is None:
+                number = longest_away_of(threshold.key)
             if number is not None:
                 self._of.setdefault(number, []).append(threshold)
         self._began_s: dict[int, float] = {}
         self._counts: dict[int, EventCounts] = {}
+        # By the event's number: when a second ended in which it ended some (s on the run's clock),
+        # and how many.
+        self._ended: dict[int, list[tuple[float, int]]] = {}
         self._since_s: float | None = None
 
     def event(self, event: RunEvent) -> None:
@@ -52,6 +65,9 @@ class TimesBack:
         for number, counts in tick.events.items():
             before = self._counts.get(number, EventCounts())
             self._counts[number] = added_up(EventCounts(), before, counts)
+            if number in self._of and counts.ended + counts.stalled:
+                ended = self._ended.setdefault(number, [])
+                ended.append((t_s, counts.ended + counts.stalled))
         if not self._began_s or not self._has_all(tick):
             return []
         crossed: list[Outcome] = []
@@ -83,4 +99,18 @@ class TimesBack:
             "unheard": counts.unheard,
             "lost_with_worker": counts.lost_with_worker,
             "back": msgspec.to_builtins(back),
+            "away": msgspec.to_builtins(self._away(number, counts, until_s)),
         }
+
+    def _away(self, number: int, counts: EventCounts, until_s: float) -> Away | None:
+        """For how long its clients were away, where those who are still have been so until
+        ``until_s``. Nothing tells which they are: as many as it ended last, if it can be.
+        """
+        longest_s = 0.0
+        ended_later = 0
+        for t_s, ended in reversed(self._ended.get(number, [])):
+            if ended_later >= counts.away:
+                break
+            longest_s = max(longest_s, until_s - t_s)
+            ended_later += ended
+        return with_longest_at_least(away_of(number, counts), longest_s)

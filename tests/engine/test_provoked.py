@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from asyncli.analysis.away import away_of
 from asyncli.analysis.provoked import back_of
 from asyncli.core.adding import added_up
 from asyncli.engine.held_connections import HeldConnections
@@ -285,6 +286,80 @@ def test_what_a_server_ends_in_a_command_s_time_has_the_time_since_it_began() ->
     assert 7_000 < event.closed_ms.least <= event.closed_ms.greatest < 9_000
 
 
+class _Resetting(SimNet):
+    """Resets all connections at each of these instants."""
+
+    def __init__(self, *instants_s: float) -> None:
+        super().__init__(SimServer())
+        for instant_s in instants_s:
+            self._at(instant_s, -1, "reset all")
+
+
+def test_whom_a_deploy_ends_more_than_once_is_one_client() -> None:
+    """By each of two commands: who was ended by the first is new to the second."""
+    net = _Resetting(13.0, 14.0, 15.0, 23.0, 24.0)
+    whole = whole_of(shard(events=["10s run ./deploy", "20s run ./deploy"], reconnect="now"), net.server, net)
+    first, second = whole.events[1], whole.events[2]
+    assert (first.ended, first.clients, first.ended_repeatedly) == (3 * ALL, ALL, ALL)
+    assert (second.ended, second.clients, second.ended_repeatedly) == (2 * ALL, ALL, ALL)
+    assert (first.away_ms.count, whole.lost) == (3 * ALL, 0)
+    assert first.away_ms.greatest < 100
+
+
+def test_each_client_is_away_from_its_own_end_on() -> None:
+    """A deploy that lets connections go 7 s into its time: who comes back within 2 s was away for no longer."""
+    whole = whole_of(shard(events=[("10s", "run ./deploy")], reconnect="jitter:2s"), SimServer(resets_all_at_s=20.0))
+    event = whole.events[1]
+    assert (event.back_ms.count, event.away_ms.count, event.clients, event.ended_repeatedly) == (ALL, ALL, ALL, 0)
+    assert event.back_ms.least > 7_000
+    assert event.away_ms.least < 100
+    assert 1_900 < event.away_ms.greatest < 2_010
+    away = away_of(1, event)
+    assert away is not None
+    assert away.at_least is None
+    assert (away.p50_s, away.max_s) == (pytest.approx(1.0, abs=0.2), event.away_ms.greatest / 1e3)
+
+
+@pytest.mark.parametrize("words", ["drop 30%", "vanish 30% for 5s then return", "vanish 30% for 5s then reconnect", "stall 30% for 5s"])
+def test_an_outage_is_in_the_time_away_and_not_in_the_time_back(words: str) -> None:
+    event = whole_of(shard(events=[("10s", words)], reconnect="now"), SimServer()).events[1]
+    outage_ms = 0 if words.startswith("drop") else 5_000
+    assert (event.away_ms.count, event.clients, event.ended_repeatedly) == (CHOSEN, CHOSEN, 0)
+    assert event.back_ms.greatest < 200
+    assert outage_ms - 50 <= event.away_ms.least <= event.away_ms.greatest < outage_ms + 200
+
+
+def test_who_is_away_as_the_drain_begins_has_been_so_since_its_end() -> None:
+    """Half of all are ended 8 s before the hold's end, and the rest 2 s before it, by a server that answers nobody from then on."""
+    whole = whole_of(shard(events=[("50s", "drop 50%"), ("58s", "drop 50%")], reconnect="now", timeout="20s"), SimServer(stalls_s=(50.0, 80.0)))
+    for number, away_s in ((1, 10.0), (2, 2.0)):
+        event = whole.events[number]
+        assert (event.away_ms.count, event.still_away_ms.count) == (0, event.away)
+        away = away_of(number, event)
+        assert away is not None
+        assert (away.p50_s, away.max_s) == (None, None)
+        assert away.at_least is not None
+        assert away.at_least.p50_s == pytest.approx(away_s, abs=0.1)
+        assert away.at_least.max_s == pytest.approx(away_s, abs=0.1)
+
+
+def test_of_churn_each_client_is_counted_once() -> None:
+    """In the time of one and a half turns: so half of all are ended twice."""
+    churned = whole_of(shard(churn="2.5%/s", keepalive=10), SimServer()).events[CHURN]
+    assert churned.clients == ALL
+    assert churned.ended_repeatedly == churned.ended - ALL
+    assert 250 < churned.ended_repeatedly < 350
+    assert churned.away_ms.count == churned.back_ms.count
+    assert churned.away_ms.greatest == churned.back_ms.greatest
+
+
+def test_a_run_without_events_has_no_column_of_theirs() -> None:
+    quiet = HeldConnections(shard(reconnect="now"), 0, SimNet(SimServer())).comebacks
+    provoked = HeldConnections(shard(events=["10s storm"]), 0, SimNet(SimServer())).comebacks
+    assert (len(quiet._left_at), len(provoked._left_at)) == (0, ALL)
+    assert not provoked._ends
+
+
 def at_30_s(orders: Shard) -> tuple[ConnectionTable, SimNet]:
     """A table 30 s into its events, on a server that resets all connections after 45 s."""
     net = SimNet(SimServer(resets_all_at_s=45.0))
@@ -334,6 +409,8 @@ def test_of_two_commands_the_earlier_one_lasts_no_longer() -> None:
     table.command_lasts(1, 50.0)
     drive(table, net)
     assert table.take_tick(60).lost == ALL
+    # Whom it ended is not kept, either.
+    assert list(table._connections.comebacks._ends) == [2]
 
 
 def test_those_who_are_not_connected_are_absent() -> None:
@@ -503,7 +580,7 @@ def test_who_stalls_to_the_end_reads_in_the_drain() -> None:
     whole = added_up(*ticks)
     event = whole.events[1]
     assert (whole.lost, whole.sent - whole.answered, whole.beats_failed, event.stalled, event.resumed) == (0, 0, 0, CHOSEN, CHOSEN)
-    assert event.back_ms.count == CHOSEN
+    assert (event.back_ms.count, event.away_ms.count, event.still_away_ms.count) == (CHOSEN, CHOSEN, 0)
     assert max(tick.held_at_drain for tick in ticks) == ALL
 
 
@@ -634,6 +711,9 @@ def test_whom_the_server_ended_behind_what_waited_is_seen_in_the_drain() -> None
     assert (event.stalled, event.resumed, event.closed, event.closed_unseen) == (CHOSEN, CHOSEN, CHOSEN, CHOSEN)
     assert (event.back_ms.count, event.waiting, event.away) == (0, CHOSEN, 0)
     assert event.closed_in_drain == CHOSEN
+    # They have read nothing for 50 s of the hold.
+    assert (event.away_ms.count, event.still_away_ms.count) == (0, CHOSEN)
+    assert event.still_away_ms.least > 49_000
 
 
 class _Flooding(SimNet):

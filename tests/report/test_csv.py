@@ -146,3 +146,22 @@ def test_an_event_s_row_is_that_of_the_summary() -> None:
     assert isinstance(vanish.noticed, Noticed)
     assert [row["noticed_left"] for row in rows] == ["", str(vanish.noticed.left)]
     assert [row["noticed_at_reconnect"] for row in rows] == ["", "0.0"]
+    # As of a run of an older version.
+    for column in ("away_p50_s", "away_max_s", "away_at_least_s", "clients", "ended_repeatedly"):
+        assert [row[column] for row in rows] == ["", ""]
+    assert [row["error_answers"] for row in rows] == ["0", "0"]
+
+
+def test_an_event_s_row_has_its_clients_the_time_away_and_the_errors() -> None:
+    run = KINDS["provoked"]()
+    counts = [tick.events[1] for _, tick in run.ticks if 1 in tick.events]
+    counts[0].clients, counts[0].ended_repeatedly = 19_000, 1_000
+    counts[1].error_answers = {503: 7, 502: 2}
+    for place, of_second in enumerate(counts):
+        for _ in range(10_000 - place):
+            of_second.away_ms.add(500 + place)
+        of_second.back_ms = of_second.away_ms
+    counts[1].still_away_ms.add(4_000)
+    [row, _] = read(run)["events"]
+    assert [row[column] for column in ("clients", "ended_repeatedly", "error_answers")] == ["19000", "1000", "9"]
+    assert (float(row["away_p50_s"]), row["away_max_s"], float(row["away_at_least_s"])) == (pytest.approx(0.5, rel=0.02), "", 4.0)

@@ -274,15 +274,17 @@ def stormed(limit: str, back_s: float | None, *, held_by_silent: int = 0, phase:
         if second == 10:
             observer.event(RunEvent("storm", 10.0, None, "storm", {"number": 1}))
         if second == 11:
-            tick.events[1] = EventCounts(chosen=100, ended=100, attempts=50, opened=50)
+            tick.events[1] = EventCounts(chosen=100, ended=100, clients=100, attempts=50, opened=50)
             for _ in range(50):
                 tick.events[1].back_ms.add(500)
+                tick.events[1].away_ms.add(500)
             if phase != "hold":
                 observer.phase(Phase("drain", 11.0))
         if back_s is not None and second == 11 + int(back_s):
             tick.events[1] = EventCounts(attempts=50, opened=50)
             for _ in range(50):
                 tick.events[1].back_ms.add(round(1e3 * back_s))
+                tick.events[1].away_ms.add(round(1e3 * back_s))
         if second >= 11 and (back_s is None or second < 11 + int(back_s)):
             tick.held = 50 - held_by_silent
         observer.tick(t_s, tick)
@@ -300,6 +302,12 @@ def stormed(limit: str, back_s: float | None, *, held_by_silent: int = 0, phase:
         # They were back, and it is known how late.
         ("events.1.back.all_s > 4s", 5.5, 16.1),
         ("events.1.back.all_s > 4s", 3.5, None),
+        # Of those who are away it is known in which second they were ended.
+        ("events.1.away.max_s > 4s", None, 20.1),
+        ("events.1.away.max_s > 4s", 5.5, 16.1),
+        ("events.1.away.max_s > 4s", 3.5, None),
+        # A later end may be back sooner.
+        ("events.1.away.p99_s > 4s", None, None),
         # Judged at the end.
         ("events.1.back.all_s < 4s", None, None),
         ("events.1.not_back > 4", None, None),
@@ -311,12 +319,35 @@ def test_a_time_back_that_is_surely_over_its_limit_ends_the_run(limit: str, back
     assert [state.is_crossed for state in fold.state().limits] == [None if ends_s is None else True]
     told = [notice.t_s for notice in fold.state().findings if notice.finding.code == "limit_crossed"]
     assert told == [] if ends_s is None else [ends_s]
-    assert bool(unwatched(msgspec.structs.replace(STORMED, fail_if=(limit,)))) == (limit.endswith("< 4s") or "not_back" in limit)
+    is_judged_at_the_end = any(part in limit for part in ("< 4s", "not_back", "p99_s"))
+    assert bool(unwatched(msgspec.structs.replace(STORMED, fail_if=(limit,)))) == is_judged_at_the_end
 
 
-def test_clients_of_a_silent_worker_may_be_back() -> None:
-    end_s, _ = stormed(ALL_BACK, None, held_by_silent=10)
+@pytest.mark.parametrize("limit", [ALL_BACK, "events.1.away.max_s > 4s"])
+def test_clients_of_a_silent_worker_may_be_back(limit: str) -> None:
+    end_s, _ = stormed(limit, None, held_by_silent=10)
     assert end_s is None
+
+
+def test_of_those_who_are_away_the_last_may_be_all() -> None:
+    """A deploy ends ten each second, of whom each but the last ten is back: nobody is away for longer than since the last of them left."""
+    observer = LiveObserver(msgspec.structs.replace(STORMED, events=("5s run ./deploy",), fail_if=("events.1.away.max_s > 4s",)))
+    stopped_s: list[float] = []
+    for second in range(6, 40):
+        t_s = second + 0.1
+        observer.stop = lambda _because, t_s=t_s: stopped_s.append(t_s)  # type: ignore[misc]
+        tick = Tick(second=second, held=100 if second < 11 else 90)
+        if second == 10:
+            observer.event(RunEvent("run", 10.0, None, "run ./deploy", {"number": 1}))
+        if 11 <= second <= 20:
+            came = 0 if second == 11 else 10
+            tick.events[1] = EventCounts(chosen=10, ended=10, clients=10, attempts=came, opened=came)
+            for _ in range(came):
+                tick.events[1].back_ms.add(1000 * (second - 10))
+                tick.events[1].away_ms.add(900)
+        observer.tick(t_s, tick)
+    # The last ten left by 20.1 s, and a worker may tell five seconds later that they were back.
+    assert stopped_s[0] == 30.1
 
 
 def test_in_the_drain_nobody_has_time_to_be_back() -> None:

@@ -15,6 +15,8 @@ from made_runs import KINDS, a_night
 from synthetic_run import a_run
 from test_comparison import compared, dearer
 
+from asyncli.findings.server import OF_ANOTHER
+from asyncli.model.records import Finding
 from asyncli.report.analyses import analyse
 from asyncli.report.comparison_report import comparison_document
 from asyncli.report.figures.drawing import PALETTE
@@ -56,7 +58,9 @@ LAYOUT = """(() => {
 def report(kind: str) -> str:
     if kind == "two runs":
         return page(comparison_document(compared(a_run(5000, hold_s=60.0), dearer())))
-    run = a_night() if kind == "night" else KINDS[kind]()
+    run = a_night() if kind == "night" else KINDS[kind.removesuffix(" and doubted")]()
+    if kind.endswith(" and doubted"):
+        run.findings.append(Finding(OF_ANOTHER[0], "warning", "it may be another process's", "name it"))
     analyses = analyse(run)
     return render(run, summarise(run, analyses), analyses)
 
@@ -139,6 +143,32 @@ def test_page_prints_completely(go: Go, browser: Browser, pages: Callable[[str],
         assert b"/MediaBox [0 0 594.95996 841.91998]" in pdf or b"/MediaBox [0 0 595" in pdf
         count = pdf.count(b"/Type /Page\n") + pdf.count(b"/Type /Page ")
         assert count in (range(5, 16) if kind == "deaths" else range(2, 8)), count
+
+    go(look())
+
+
+def test_a_printed_figure_takes_less_than_half_of_a_page(go: Go, browser: Browser, pages: Callable[[str], Path]) -> None:
+    """The part of A4 within the margins is 262 mm high. A taller figure leaves more of the page before it empty."""
+
+    async def look() -> None:
+        tab = await shown(browser, pages("provoked"), width=660, printed=True)
+        heights = await tab.evaluate("[...document.querySelectorAll('.plot.wide svg')].map(one => one.getBoundingClientRect().height)")
+        assert len(heights) > 3
+        assert all(0 < height * 25.4 / 96 < 131 for height in heights), heights
+
+    go(look())
+
+
+def test_on_a_phone_the_events_come_before_the_warnings_and_are_no_smaller(go: Go, browser: Browser, pages: Callable[[str], Path]) -> None:
+    async def look() -> None:
+        tab = await shown(browser, pages("provoked and doubted"), width=358)
+        place = "[...document.querySelectorAll('.event, .doubt')].map(one => [one.className, parseFloat(getComputedStyle(one).fontSize)])"
+        places = await tab.evaluate(place)
+        kinds = [kind for kind, _ in places]
+        assert kinds == sorted(kinds, reverse=True)
+        assert set(kinds) == {"event", "doubt"}
+        sizes = dict(places)
+        assert sizes["event"] > sizes["doubt"]
 
     go(look())
 

@@ -9,10 +9,12 @@ import pytest
 from made_runs import KINDS
 from synthetic_run import a_run
 
+from asyncli.analysis.away import Away, AwayAtLeast
 from asyncli.analysis.noticed import Noticed, WhyNotKnown
 from asyncli.analysis.provoked import Back, Closed, EventLatency, ServerPrice
 from asyncli.analysis.slow_readers import SlowReaderCost, SlowReaders, Why
 from asyncli.model.records import Gap, RunEvent
+from asyncli.report.event_lines import line_of
 from asyncli.report.run_events import _beats_counted, _clean
 from asyncli.report.run_provoked import (
     _back,
@@ -243,6 +245,42 @@ def test_a_command_says_when_the_server_ended_connections() -> None:
     assert "9 s," in _command(part)
     part.closed_after = Closed(9.0, 9.5, 12.0, 0)
     assert ("9 s," in _command(part), "9 s" in _command(part), "12 s," in _command(part)) == (False, True, True)
+
+
+def deployed() -> EventPart:
+    part = msgspec.structs.replace(storm(not_back=0), kind="run", status=0, took_s=9.0, output="", policy="jitter:1s")
+    part.back = Back(5.0, 7.0, 8.0, 8.0)
+    return part
+
+
+def test_a_command_says_how_many_clients_it_ended_and_how_many_more_than_once() -> None:
+    part = deployed()
+    assert "client" not in _command(part)
+    part.clients, part.ended_repeatedly = 300, 0
+    assert "client" not in _command(part)
+    part.clients, part.ended_repeatedly = 200, 100
+    for said in (_command(part), line_of(part)):
+        assert [said.count(count) for count in ("300", "200 client", "100 of")] == [1, 1, 1]
+    part.clients = part.ended_repeatedly = None
+    assert "client" not in _command(part) + line_of(part)
+
+
+def test_a_command_says_for_how_long_clients_were_away() -> None:
+    part = deployed()
+    for unknown in (msgspec.UNSET, None):
+        part.away = unknown
+        assert "away" not in _comeback(part) + line_of(part)
+    part.away = Away(0.5, 2.5, 3.1)
+    said = _comeback(part)
+    assert [said.count(words) for words in ("500 ms", "2.5 s", "3.1 s", "at most")] == [1, 1, 1, 0]
+    assert "3.1 s" in line_of(part)
+    part.back = Back(5.0, 7.0, None, None)
+    part.away = Away(0.5, None, None, AwayAtLeast(0.5, 6.0, 7.2))
+    said = _comeback(part)
+    assert [said.count(words) for words in ("at most", "500 ms", "99 %", "7.2 s")] == [1, 1, 0, 1]
+    assert "7.2 s" in line_of(part)
+    # All of a storm leave at one instant.
+    assert "away" not in _comeback(msgspec.structs.replace(part, kind="storm"))
 
 
 def test_a_command_that_ran_to_the_hold_s_end_has_all_that_the_server_ended() -> None:
