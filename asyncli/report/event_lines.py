@@ -13,8 +13,8 @@ from asyncli.report.run_provoked import (
     concerned,
     connects_of,
     ending,
-    without_answers,
     longest_away,
+    without_answers,
 )
 from asyncli.report.summary_parts import EventPart, known, took_nobody
 

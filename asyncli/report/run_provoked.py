@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from asyncli.analysis.constants import MISSED_S
 from asyncli.analysis.away import Away
+from asyncli.analysis.constants import MISSED_S
 from asyncli.analysis.event_pace import EventPace
 from asyncli.analysis.noticed import Noticed
 from asyncli.analysis.provoked import Back, Closed, ServerPrice, SpentDescriptors
