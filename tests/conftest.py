@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from namespaces import can_be_made
+from namespaces import can_be_made, own_network
 
 from asyncli.lab.apache import find_apache
 from asyncli.lab.executables import find_nginx
@@ -80,6 +80,8 @@ _SERVERS: dict[str, tuple[Callable[[], bool], str, tuple[str, ...]]] = {
 }
 
 
+#: The fixture of tests that count or look for what is anywhere in their network.
+_APART = "apart"
 #: Modules that import or call one of these start programs or servers, or wait for time to pass.
 _LIVE = re.compile(
     r"^\s*(?:from|import) (?:subprocess|multiprocessing|http\.server|distributed|nbclient|asyncli\.(?:api|lab|agent\.server|trust"
@@ -101,9 +103,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Do not import modules without tests for a lane of scripts/test: each of its processes would."""
     if collection_path.suffix != ".py":
         return None
-    marks, live = set(re.findall(r"mark\.(\w+)", collection_path.read_text(encoding="utf-8"))), _is_live(collection_path)
+    text = collection_path.read_text(encoding="utf-8")
+    marks, live = set(re.findall(r"mark\.(\w+)", text)), _is_live(collection_path)
     has_some = {
-        "alone": "alone" in marks, "measures and not alone": "measures" in marks,
+        "alone": "alone" in marks or f'usefixtures("{_APART}")' in text, "measures and not alone": "measures" in marks,
         "live and not measures": live or bool(marks & _SERVERS.keys()), "not live and not measures": not live,
     }  # fmt: skip
     return not has_some.get(config.option.markexpr, True) or None
@@ -132,6 +135,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if any(item.get_closest_marker(server) for server in _SERVERS) or _is_live(item.path):
             item.add_marker("live")
+        if _APART in item.fixturenames and not _has("namespaces"):
+            item.add_marker("alone")
 
 
 def _is_shuffled(config: pytest.Config) -> bool:
@@ -187,6 +192,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         if asked:
             pytest.fail(f"{why} ({asked} is set)", pytrace=False)
         pytest.skip(why)
+
+
+@pytest.fixture(scope="module")
+def apart() -> Iterator[None]:
+    """Run a module's tests in a network of their own: nobody else has its ports, and its counts are of nobody else. Where none can be
+    made, they run alone."""
+    if not _has("namespaces"):
+        yield
+        return
+    with own_network():
+        yield
 
 
 @pytest.fixture(scope="module")

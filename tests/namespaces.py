@@ -1,10 +1,13 @@
-"""Two hosts for tests in network namespaces, where links go down and packets are dropped."""
+"""Networks for tests: two hosts in namespaces, where links go down and packets are dropped, and one of a test's own, where nobody else has
+a socket."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from asyncli.lab.network import LINK, Network
 from asyncli.model.errors import HostError
@@ -39,6 +42,13 @@ class Cable(Network):
         for host in self.hosts:
             with self.inside(host):
                 _run("nft", "delete table ip fault")
+
+
+@contextmanager
+def own_network() -> Iterator[None]:
+    """Move this thread, and what it starts, for the block to a network with nothing but a loopback interface."""
+    with Network({"own": f"{CLIENT}/24"}) as network, network.inside("own"):
+        yield
 
 
 def _run(*argv: str) -> None:

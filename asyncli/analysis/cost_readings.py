@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from asyncli.analysis.holders import Holders
 from asyncli.analysis.other_programs import memory_of_others, taken_by_themselves
+from asyncli.analysis.proxied_sockets import sockets_brought
 from asyncli.analysis.server_count import other_clients_of
 from asyncli.analysis.server_memory import behind_server, with_files_at_rest
-from asyncli.analysis.shared_host import sockets_beside, unix_sockets_each
 from asyncli.analysis.slope import Fit, Fitter, minus
 from asyncli.model import metrics
 from asyncli.model.run import Run
@@ -111,11 +111,11 @@ class Readings(NamedTuple):
     @classmethod
     def of(cls, run: Run, whole: Run, holders: Holders) -> Readings:
         """``whole``: the run with its gaps."""
-        over_unix = unix_sockets_each(whole, holders)
-        counted_ends = run.sides.ends + _brought_by_proxy(whole, holders)
+        brought = sockets_brought(whole, holders)
+        counted_ends = run.sides.ends + brought.tcp
         fitters = Fitters.of(run)
         memory = MemoryOverTime.of(run, whole, holders)
-        unfitted = cls(run, holders, fitters, memory, counted_ends, over_unix)
+        unfitted = cls(run, holders, fitters, memory, counted_ends, brought.others)
         return unfitted._replace(as_read=unfitted.fit_each(fitters))
 
     @property
@@ -165,12 +165,3 @@ class Readings(NamedTuple):
             "generator_user": fitters.own.fit("generator_user", memory.generator, note=" of USS"),
             "host_total": shared.fit("host_total", memory.host.whole, note=memory.host.note),
         }
-
-
-def _brought_by_proxy(run: Run, holders: Holders) -> int:
-    """How many further sockets each connection brought through a proxy."""
-    beside = sockets_beside(run, holders)
-    if beside is None:
-        return 0
-    _, _, of_connection = beside
-    return of_connection

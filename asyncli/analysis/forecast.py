@@ -21,10 +21,11 @@ from asyncli.analysis.cost_parts import Costs
 from asyncli.analysis.gaps import for_cost
 from asyncli.analysis.go_limit import go_limit
 from asyncli.analysis.holders import holders_of
+from asyncli.analysis.proxied_sockets import sockets_brought
 from asyncli.analysis.server_ceilings import haproxy_ceilings, new_connections, server_ceilings
 from asyncli.analysis.server_count import server_count
 from asyncli.analysis.server_memory import server_memory
-from asyncli.analysis.shared_host import is_proxy, unix_sockets_each
+from asyncli.analysis.shared_host import is_proxy
 from asyncli.analysis.slope import Cost
 from asyncli.findings.cost import COST_NAMES, cost_in_earlier_memory, descriptors_listed
 from asyncli.findings.forecast import forecast_far, forecast_unknown
@@ -575,7 +576,7 @@ def _proxy_ports(run: Run, checks: Mapping[str, Check]) -> Ceiling | None:
     holders = holders_of(run)
     if ports is None or "nginx_proxy_ports" in checks:
         return None
-    if not is_proxy(run, holders, run.stop_s) or unix_sockets_each(run, holders):
+    if not is_proxy(run, holders, run.stop_s) or sockets_brought(run, holders).others:
         return None
     how = (
         "the server is a proxy, with a socket to its backend for each connection: "

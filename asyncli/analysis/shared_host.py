@@ -168,18 +168,15 @@ def sockets_of_others(run: Run) -> Series:
     return Series(allocated.t_s, others)
 
 
-def sockets_beside(run: Run, holders: Holders) -> tuple[int, int, int] | None:
-    """By how many sockets ours and others rose from the baseline to the hold's end, and how many of
-    the others each connection brought through a proxy. None if other programs opened and closed
-    few, or the count is unknown.
+def sockets_of_proxy(run: Run, holders: Holders) -> int:
+    """How many TCP sockets each connection brought through a proxy, by the count of all; 0 if the
+    server is none, other programs opened and closed few, or the count is unknown.
     """
     beside = _beside(run)
-    if beside is None:
-        return None
-    own, others, by_each = beside
-    if not is_proxy(run, holders, run.stop_s):
-        by_each = 0
-    return own, others, by_each
+    if beside is None or not is_proxy(run, holders, run.stop_s):
+        return 0
+    _, _, by_each = beside
+    return by_each
 
 
 def other_families(run: Run) -> Series:
@@ -191,24 +188,11 @@ def other_families(run: Run) -> Series:
     return minus(run.series(KERNEL_SOCKETS), [run.series(metrics.KERNEL_TCP_INUSE)])
 
 
-def unix_sockets_each(run: Run, holders: Holders) -> int:
-    """How many sockets of other families each TCP connection brought, such as those of a proxy to a
-    backend at a Unix socket.
-    """
-    if not run.plan.has_ports or not run.sides.server or not holders.behind:
-        return 0
-    others = other_families(run)
-    before = others.last(until_s=run.first_connect_s)
-    after = others.last(until_s=run.stop_s)
-    connections = run.held.last(until_s=run.stop_s)
-    if before is None or after is None or not connections:
-        return 0
-    by_each = round((after - before) / connections)
-    return by_each if by_each in (1, 2) else 0
-
-
 def _beside(run: Run) -> tuple[int, int, int] | None:
-    """The same, with how many each connection brought if the server is a proxy."""
+    """By how many sockets ours and others rose from the baseline to the hold's end, and how many of
+    the others each connection brought if the server is a proxy. None if other programs opened and
+    closed few, or the count is unknown.
+    """
     allocated = counted_sockets(run)
     start = run.first_connect_s
     stop = run.stop_s

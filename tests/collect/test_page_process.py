@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
+from own_processes import own_processes
 
 from asyncli.collect import answering
 from asyncli.collect.answering import PageOf, process_of_page
 from asyncli.collect.metric_values import started_at
 from asyncli.collect.metrics_page import parse_metrics
-from asyncli.collect.procfs import TICKS_PER_S, all_pids, read_stat
+from asyncli.collect.procfs import TICKS_PER_S, read_stat
 
 LISTENS = "import socket; s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(); print(s.getsockname()[1], flush=True); input()"
 SERVER = PageOf()
@@ -36,28 +37,40 @@ class Listens(NamedTuple):
         return PageOf(read_stat(self.pid).name, self.pid)
 
 
-def start() -> tuple[subprocess.Popen[bytes], Listens]:
-    process = subprocess.Popen([sys.executable, "-c", LISTENS], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+class Programs(NamedTuple):
+    """A proxy; a server behind it that started a moment later; and a program beside it that started with that."""
+
+    proxy: Listens
+    behind: Listens
+    beside: Listens
+
+
+def start() -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", LISTENS], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+def listening(process: subprocess.Popen[bytes]) -> Listens:
     assert process.stdout is not None
     port = int(process.stdout.readline())
-    return process, Listens(process.pid, f"http://127.0.0.1:{port}/metrics")
+    return Listens(process.pid, f"http://127.0.0.1:{port}/metrics")
 
 
 @pytest.fixture
-def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Listens, Listens]]:
-    """A proxy, and a server behind it that started a moment later."""
+def programs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Programs]:
     monkeypatch.setattr(answering, "_STARTED_WITHIN_S", 0.5)
-    first, proxy = start()
+    monkeypatch.setattr(answering, "parents", own_processes)
+    first = start()
+    proxy = listening(first)
     time.sleep(1.5)
-    second, behind = start()
-    with first, second:
-        yield proxy, behind
-        first.communicate(b"\n")
-        second.communicate(b"\n")
+    second, third = start(), start()
+    with first, second, third:
+        yield Programs(proxy, listening(second), listening(third))
+        for process in (first, second, third):
+            process.communicate(b"\n")
 
 
-def test_a_page_is_of_who_listens_there(pair: tuple[Listens, Listens]) -> None:
-    proxy, behind = pair
+def test_a_page_is_of_who_listens_there(programs: Programs) -> None:
+    proxy, behind, _ = programs
     assert process_of_page(proxy.url, None, [proxy.pid]) == SERVER
     assert process_of_page(behind.url, None, [proxy.pid]) == behind.page
     assert process_of_page(behind.url, behind.started_s, [proxy.pid]) == behind.page
@@ -65,13 +78,9 @@ def test_a_page_is_of_who_listens_there(pair: tuple[Listens, Listens]) -> None:
     assert process_of_page("mqtt://127.0.0.1/", None, [proxy.pid]) == PageOf()
 
 
-# Whoever else starts to listen on this host in the same second may be the page's process.
-@pytest.mark.measures
-@pytest.mark.alone
-def test_its_own_start_tells_whose_a_page_is_that_a_proxy_passes_on(pair: tuple[Listens, Listens]) -> None:
-    proxy, behind = pair
-    # Others on this host may start servers meanwhile.
-    apart = set(all_pids()) - {behind.pid}
+def test_its_own_start_tells_whose_a_page_is_that_a_proxy_passes_on(programs: Programs) -> None:
+    proxy, behind, beside = programs
+    apart = {beside.pid}
     assert process_of_page(proxy.url, behind.started_s, [proxy.pid], apart) == behind.page
     assert process_of_page(proxy.url, behind.started_s, [proxy.pid], {behind.pid, *apart}) == SERVER
     # A proxy of the page beside the server that it is of.
@@ -82,16 +91,10 @@ def test_its_own_start_tells_whose_a_page_is_that_a_proxy_passes_on(pair: tuple[
     assert process_of_page(behind.url, AT_NO_TIME, [proxy.pid]) == behind.page
 
 
-@pytest.mark.measures
-@pytest.mark.alone
-def test_of_several_that_started_then_it_is_the_one_behind_the_server(pair: tuple[Listens, Listens]) -> None:
-    proxy, behind = pair
-    other, beside = start()
-    with other:
-        apart = set(all_pids()) - {behind.pid, beside.pid}
-        started_s = (behind.started_s + beside.started_s) / 2
-        of_page = process_of_page(proxy.url, started_s, [proxy.pid], apart)
-        other.communicate(b"\n")
+def test_of_several_that_started_then_it_is_the_one_behind_the_server(programs: Programs) -> None:
+    proxy, behind, beside = programs
+    started_s = (behind.started_s + beside.started_s) / 2
+    of_page = process_of_page(proxy.url, started_s, [proxy.pid])
     assert (of_page.name, sorted(of_page.perhaps)) == ("", sorted([behind.pid, beside.pid]))
     assert of_page.of_one_of([behind.pid, proxy.pid]) == behind.page
     assert of_page.of_one_of([proxy.pid]) == of_page

@@ -29,7 +29,7 @@ async def measure(**changes: Any) -> dict[str, Round]:
 
 
 @pytest.mark.measures
-@pytest.mark.alone  # segments are the whole host's
+@pytest.mark.usefixtures("apart")  # segments are of all sockets of a network
 @pytest.mark.apache
 async def test_a_taste_on_apache() -> None:
     found = await measure(connections=6, duration="500ms", traced_requests=606, only=["apache-prefork"])

@@ -1,4 +1,4 @@
-"""--collect of a real Node, whose inspector has one port on the whole host: these tests run alone."""
+"""--collect of a real Node, whose inspector has one port in a network."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ from asyncli.model import metrics
 from asyncli.model.errors import PeerError
 from asyncli.model.units import format_bytes
 
-pytestmark = [pytest.mark.measures, pytest.mark.alone, pytest.mark.skipif(shutil.which("node") is None, reason="no Node on this host")]
+pytestmark = [
+    pytest.mark.measures,
+    pytest.mark.usefixtures("apart"),
+    pytest.mark.skipif(shutil.which("node") is None, reason="no Node on this host"),
+]
 
 # Each connection keeps an object of some 20 kB alive, and each request leaves garbage.
 _NODE = """

@@ -13,12 +13,14 @@ from typing import NamedTuple
 
 import pytest
 from app_with_a_page import NAME
+from own_processes import own_processes
 from programs import here, report, until
 
+from asyncli.collect import answering
 from asyncli.collect.listening import no_listener
 from asyncli.lab.ports import free_pair
 
-pytestmark = [pytest.mark.nginx, pytest.mark.measures, pytest.mark.alone]
+pytestmark = [pytest.mark.nginx, pytest.mark.measures, pytest.mark.usefixtures("apart")]
 KEPT = 20_000
 # So far apart that their starts tell them apart.
 APART_S = 2.5
@@ -71,7 +73,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
             yield Place(f"ws://127.0.0.1:{port}/", pages)
 
 
-# By nginx the page's start alone tells whose it is: other tests start servers in the same second.
+@pytest.fixture(autouse=True)
+def nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By nginx the page's start alone tells whose it is: other tests start servers in the same second."""
+    monkeypatch.setattr(answering, "parents", own_processes)
+
+
 @pytest.mark.parametrize("way", ["at its own port", "through nginx"])
 def test_what_is_alive_is_of_the_program_behind_nginx(tmp_path: Path, place: Place, way: str) -> None:
     asked = ("soak", place.url, "-c", 200, "--ramp", "20/s", "--hold", "5s", "--baseline", "3s", "--residue", "1s", "-k", "4")
