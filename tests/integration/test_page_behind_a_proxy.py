@@ -20,7 +20,7 @@ from asyncli.collect import answering
 from asyncli.collect.listening import no_listener
 from asyncli.lab.ports import free_pair
 
-pytestmark = [pytest.mark.nginx, pytest.mark.measures, pytest.mark.usefixtures("apart")]
+pytestmark = [pytest.mark.nginx, pytest.mark.measures, pytest.mark.alone, pytest.mark.usefixtures("apart")]
 KEPT = 20_000
 # So far apart that their starts tell them apart.
 APART_S = 2.5
