@@ -329,116 +329,288 @@ _TLS = (
 
 def _slow_readers(part: str, whose: str) -> Iterator[Quantity]:
     yield Quantity(f"{part}.total", "bytes", f"{whose}, more at the stall's end than before")
-    yield Quantity(f"{part}.per_connection", "bytes", "the same for each connection that stalled")
-    yield Quantity(f"{part}.error", "bytes", "of that, by how far its readings were apart before")
-    yield Quantity(f"{part}.grows_per_s", "bytes", "how fast that grew at the stall's end", "s")
-    yield Quantity(f"{part}.kept", "bytes", "of all, what was left when it had settled")
+    yield Quantity(
+        f"{part}.per_connection", "bytes", f"{whose}, more at the stall's end for each that stalled"
+    )
+    yield Quantity(f"{part}.error", "bytes", f"by how far readings of {whose} were apart before")
+    yield Quantity(f"{part}.grows_per_s", "bytes", f"how fast {whose} grew at the stall's end", "s")
+    yield Quantity(f"{part}.kept", "bytes", f"{whose}, more than before when it had settled")
 
 
 _OF_EVENTS: Sequence[Quantity] = (
-    Quantity("events.*.number", "count", "the number by which limits name it"),
-    Quantity("events.*.at_s", "s", "when it was, since the run's start"),
-    Quantity("events.*.end_s", "s", "when its effects were over, since the run's start"),
-    Quantity("events.*.into_hold_s", "s", "the same since the hold's start, as the plan has it"),
-    Quantity("events.*.status", "count", "the exit status of its command"),
-    Quantity("events.*.took_s", "s", "how long its command took"),
-    Quantity("events.*.share", "share", "the share of the connections that it concerns"),
-    Quantity("events.*.for_s", "s", "for how long its clients fall silent"),
-    Quantity("events.*.cut_after_s", "s", "of that, what the hold had"),
-    Quantity("events.*.interrupted_after_s", "s", "how long after it the run was interrupted"),
-    Quantity("events.*.chosen", "count", "connections that it concerned"),
-    Quantity("events.*.absent", "count", "of these, not connected at its instant"),
-    Quantity("events.*.ended", "count", "connections that it ended or silenced"),
-    Quantity("events.*.given_up", "count", "heartbeats that were awaited as it ended connections"),
-    Quantity("events.*.back.p50_s", "s", "after how long half of them were back"),
-    Quantity("events.*.back.p90_s", "s", "after how long 90 % of them were back"),
-    Quantity("events.*.back.p99_s", "s", "after how long 99 % of them were back"),
-    Quantity("events.*.back.all_s", "s", "after how long all of them were back"),
-    Quantity("events.*.back.waited_s", "s", "how long there was for those not back"),
-    Quantity("events.*.away.p50_s", "s", "for how long half of them were away at most"),
-    Quantity("events.*.away.p99_s", "s", "for how long 99 % of them were away at most"),
-    Quantity("events.*.away.max_s", "s", "for how long that one was away that was so for longest"),
-    Quantity("events.*.away.at_least.p50_s", "s", "the least that this is for half of them"),
-    Quantity("events.*.away.at_least.p99_s", "s", "the least that this is for 99 % of them"),
-    Quantity("events.*.away.at_least.max_s", "s", "the least that this is for the longest"),
-    Quantity("events.*.clients", "count", "clients whose connections it ended, each once"),
-    Quantity("events.*.ended_repeatedly", "count", "of these, ended more than once by it"),
-    Quantity("events.*.ended_again", "count", "of these, by another event before they were back"),
+    Quantity("events.*.number", "count", "the number of the event, by which limits name it"),
+    Quantity("events.*.at_s", "s", "when the event was, since the run's start"),
+    Quantity(
+        "events.*.end_s", "s", "when the effects of the event were over, since the run's start"
+    ),
+    Quantity(
+        "events.*.into_hold_s",
+        "s",
+        "when the event was, since the hold's start, as the plan has it",
+    ),
+    Quantity("events.*.status", "count", "the exit status of the event's command"),
+    Quantity("events.*.took_s", "s", "how long the event's command took"),
+    Quantity("events.*.share", "share", "the share of all connections that the event concerns"),
+    Quantity("events.*.for_s", "s", "for how long the event's clients fall silent or stop reading"),
+    Quantity("events.*.cut_after_s", "s", "how much of the time of silence the hold had"),
+    Quantity(
+        "events.*.interrupted_after_s", "s", "how long after the event the run was interrupted"
+    ),
+    Quantity("events.*.chosen", "count", "connections that the event chose"),
+    Quantity(
+        "events.*.absent",
+        "count",
+        "chosen connections that were not connected at the event's instant",
+    ),
+    Quantity("events.*.ended", "count", "connections that the event ended or silenced"),
+    Quantity(
+        "events.*.given_up",
+        "count",
+        "heartbeats whose answers were awaited as the event ended their connections",
+    ),
+    Quantity(
+        "events.*.back.p50_s",
+        "s",
+        "after how long half of the clients that the event ended were back",
+    ),
+    Quantity(
+        "events.*.back.p90_s",
+        "s",
+        "after how long 90 % of the clients that the event ended were back",
+    ),
+    Quantity(
+        "events.*.back.p99_s",
+        "s",
+        "after how long 99 % of the clients that the event ended were back",
+    ),
+    Quantity(
+        "events.*.back.all_s", "s", "after how long all clients that the event ended were back"
+    ),
+    Quantity("events.*.back.waited_s", "s", "how long clients that were not back had for it"),
+    Quantity(
+        "events.*.away.p50_s",
+        "s",
+        "half of the clients that the event ended were away for no longer",
+    ),
+    Quantity(
+        "events.*.away.p99_s",
+        "s",
+        "99 % of the clients that the event ended were away for no longer",
+    ),
+    Quantity("events.*.away.max_s", "s", "no client that the event ended was away for longer"),
+    Quantity("events.*.away.at_least.p50_s", "s", "what away.p50_s is at least"),
+    Quantity("events.*.away.at_least.p99_s", "s", "what away.p99_s is at least"),
+    Quantity("events.*.away.at_least.max_s", "s", "what away.max_s is at least"),
+    Quantity(
+        "events.*.clients", "count", "clients whose connections the event ended, each counted once"
+    ),
+    Quantity(
+        "events.*.ended_repeatedly",
+        "count",
+        "clients whose connections the event ended more than once",
+    ),
+    Quantity(
+        "events.*.ended_again",
+        "count",
+        "clients that another event ended before they were back from this one",
+    ),
     Quantity(
         "events.*.lost_with_worker",
         "count",
-        "of these, whose process of asyncli ended before they were back",
+        "clients whose process of asyncli ended before they were back",
     ),
-    Quantity("events.*.not_back", "count", "of the others, without an answer since"),
-    Quantity("events.*.attempts", "count", "connects of those who come back"),
-    Quantity("events.*.failures.*", "count", "of these, failed for this cause"),
-    Quantity("events.*.phantoms", "count", "new connections that got no answer"),
     Quantity(
-        "events.*.error_answers.*", "count", "answers with this HTTP status before they were back"
+        "events.*.not_back",
+        "count",
+        "clients that had their turn and no answer when the hold ended",
     ),
-    Quantity("events.*.latency_ms.connect_p50", "ms", "connect of who comes back: the median"),
-    Quantity("events.*.latency_ms.connect_p99", "ms", "the same: 99 of 100 took no longer"),
-    Quantity("events.*.latency_ms.answer_p50", "ms", "first answer to them: the median"),
-    Quantity("events.*.latency_ms.answer_p99", "ms", "the same: 99 of 100 took no longer"),
+    Quantity("events.*.attempts", "count", "connects of clients that come back from the event"),
     Quantity(
-        "events.*.latency_ms.others_p99", "ms", "heartbeats of the others meanwhile: as above"
+        "events.*.failures.*",
+        "count",
+        "connects of clients that come back which failed for this cause",
     ),
-    Quantity("events.*.latency_ms.outside_p99", "ms", "heartbeats outside of events: as above"),
+    Quantity(
+        "events.*.phantoms", "count", "connects of clients that come back which got no answer"
+    ),
+    Quantity(
+        "events.*.error_answers.*",
+        "count",
+        "answers with this HTTP status to clients before they were back",
+    ),
+    Quantity(
+        "events.*.latency_ms.connect_p50",
+        "ms",
+        "half of the connects of clients that come back took no longer",
+    ),
+    Quantity(
+        "events.*.latency_ms.connect_p99",
+        "ms",
+        "99 % of the connects of clients that come back took no longer",
+    ),
+    Quantity(
+        "events.*.latency_ms.answer_p50",
+        "ms",
+        "half of the first answers to clients that come back took no longer",
+    ),
+    Quantity(
+        "events.*.latency_ms.answer_p99",
+        "ms",
+        "99 % of the first answers to clients that come back took no longer",
+    ),
+    Quantity(
+        "events.*.latency_ms.others_p99",
+        "ms",
+        "99 % of the heartbeats of other clients in the event's time took no longer",
+    ),
+    Quantity(
+        "events.*.latency_ms.outside_p99",
+        "ms",
+        "99 % of the heartbeats outside of all events took no longer",
+    ),
     *_times("events.*.lateness_ms", "connect of who comes back, opened minus due", _LATENESS),
     Quantity(
         "events.*.no_answers_s",
         "s",
-        "the longest time of two seconds or more without an answer to any heartbeat, though some "
+        "the longest time of two seconds or more in which no heartbeat was answered, though some "
         "waited",
     ),
-    Quantity("events.*.stood_still_s", "s", "the longest time in which the server stood still"),
-    Quantity("events.*.least_held", "count", "the fewest held as a second ended"),
+    Quantity(
+        "events.*.stood_still_s",
+        "s",
+        "the longest time in which the server stood still in the event's time",
+    ),
+    Quantity(
+        "events.*.least_held",
+        "count",
+        "the fewest connections held as a second of the event's time ended",
+    ),
     Quantity(
         "events.*.descriptors_spent.limit",
         "count",
-        "the limit of a process of the server with none left",
+        "the descriptor limit of a process of the server that had none left",
     ),
     Quantity(
-        "events.*.descriptors_spent.from_s", "s", "since when it had none left for who came back"
+        "events.*.descriptors_spent.from_s",
+        "s",
+        "since when a process of the server had no descriptor left for who came back",
     ),
-    Quantity("events.*.descriptors_spent.until_s", "s", "the last reading of that"),
-    Quantity("events.*.server.memory_before", "bytes", "the server's memory before it"),
-    Quantity("events.*.server.peak", "bytes", "the most while it lasted"),
-    Quantity("events.*.server.after", "bytes", "when it had settled"),
-    Quantity("events.*.server.cpu_s", "s", "the server's CPU time meanwhile"),
-    Quantity("events.*.pace.generator_cpu_s", "s", "asyncli's CPU time meanwhile"),
     Quantity(
-        "events.*.pace.others", "share", "of the busy CPUs that paced it, other programs' part"
+        "events.*.descriptors_spent.until_s",
+        "s",
+        "when a process of the server was last read with no descriptor left",
     ),
-    Quantity("events.*.server.kept", "bytes", "what the server did not give back"),
-    Quantity("events.*.server.moves", "bytes", "by how much its memory changes by itself"),
-    Quantity("events.*.server.other_processes", "yes_or_no", "what came after is of others"),
-    Quantity("events.*.noticed.p50_s", "s", "after how long the server held half of them no more"),
-    Quantity("events.*.noticed.p90_s", "s", "after how long it held 90 % of them no more"),
-    Quantity("events.*.noticed.all_s", "s", "after how long it held none of them"),
-    Quantity("events.*.noticed.all_at_most_s", "s", "by when it held none of them at the latest"),
-    Quantity("events.*.noticed.left", "count", "of the silent ones, held at the last reading"),
-    Quantity("events.*.noticed.left_after_s", "s", "how long after it that reading was"),
-    Quantity("events.*.noticed.within_s", "s", "the longest time between two readings of that"),
-    Quantity("events.*.noticed.at_reconnect", "yes_or_no", "it let them go as they connected anew"),
-    Quantity("events.*.waiting", "count", "not to be back yet at the hold's end"),
-    Quantity("events.*.unheard", "count", "listeners that were sent nothing since they hear again"),
-    Quantity("events.*.gone", "count", "of the silent ones, gone for good"),
-    Quantity("events.*.returned", "count", "of the silent ones, heard again"),
-    Quantity("events.*.closed", "count", "of these, ended by the server meanwhile"),
-    Quantity("events.*.stalled", "count", "connections that it had read nothing"),
-    Quantity("events.*.resumed", "count", "of these, read again at its end"),
-    Quantity("events.*.closes.*", "count", "of the others, ended by the server for this cause"),
-    Quantity("events.*.closed_after.first_s", "s", "after how long it ended the first of them"),
-    Quantity("events.*.closed_after.p50_s", "s", "after how long it ended half of them"),
-    Quantity("events.*.closed_after.last_s", "s", "after how long it ended the last of them"),
-    Quantity("events.*.closed_after.unseen", "count", "of these, seen when they read again"),
-    Quantity("events.*.waited_bytes", "bytes", "what waited for those that stalled"),
-    Quantity("events.*.segment_bytes", "bytes", "the largest TCP segments to those that stalled"),
+    Quantity("events.*.server.memory_before", "bytes", "the server's memory before the event"),
+    Quantity(
+        "events.*.server.peak", "bytes", "the most memory that the server had in the event's time"
+    ),
+    Quantity(
+        "events.*.server.after", "bytes", "the server's memory when it had settled after the event"
+    ),
+    Quantity("events.*.server.cpu_s", "s", "the server's CPU time in the event's time"),
+    Quantity("events.*.pace.generator_cpu_s", "s", "asyncli's CPU time in the event's time"),
+    Quantity(
+        "events.*.pace.others",
+        "share",
+        "other programs' part of the busy CPUs that decided how long it took",
+    ),
+    Quantity(
+        "events.*.server.kept",
+        "bytes",
+        "the memory that the server did not give back after the event",
+    ),
+    Quantity(
+        "events.*.server.moves", "bytes", "by how much the server's memory changes without an event"
+    ),
+    Quantity(
+        "events.*.server.other_processes",
+        "yes_or_no",
+        "the memory after the event is that of other processes",
+    ),
+    Quantity(
+        "events.*.noticed.p50_s",
+        "s",
+        "after how long the server held half of the silent clients no more",
+    ),
+    Quantity(
+        "events.*.noticed.p90_s",
+        "s",
+        "after how long the server held 90 % of the silent clients no more",
+    ),
+    Quantity(
+        "events.*.noticed.all_s", "s", "after how long the server held none of the silent clients"
+    ),
+    Quantity(
+        "events.*.noticed.all_at_most_s",
+        "s",
+        "by when at the latest the server held none of the silent clients",
+    ),
+    Quantity(
+        "events.*.noticed.left", "count", "silent clients that the server held at the last reading"
+    ),
+    Quantity(
+        "events.*.noticed.left_after_s",
+        "s",
+        "how long after the event the server's connections were read for the last time",
+    ),
+    Quantity(
+        "events.*.noticed.within_s",
+        "s",
+        "the longest time between two readings of whom the server holds",
+    ),
+    Quantity(
+        "events.*.noticed.at_reconnect",
+        "yes_or_no",
+        "the server let the silent clients go as they connected anew",
+    ),
+    Quantity(
+        "events.*.waiting", "count", "clients whose turn to come back was after the hold's end"
+    ),
+    Quantity(
+        "events.*.unheard", "count", "listeners whom the server sent nothing since they hear again"
+    ),
+    Quantity("events.*.gone", "count", "silent clients that were gone for good"),
+    Quantity("events.*.returned", "count", "silent clients that were heard again"),
+    Quantity("events.*.closed", "count", "silent clients that the server ended meanwhile"),
+    Quantity("events.*.stalled", "count", "clients that the event had stop reading"),
+    Quantity("events.*.resumed", "count", "clients that read again at the stall's end"),
+    Quantity(
+        "events.*.closes.*",
+        "count",
+        "clients that the server ended in the event's time for this cause",
+    ),
+    Quantity(
+        "events.*.closed_after.first_s", "s", "after how long the server ended the first client"
+    ),
+    Quantity(
+        "events.*.closed_after.p50_s",
+        "s",
+        "after how long the server had ended half of those that it ended",
+    ),
+    Quantity(
+        "events.*.closed_after.last_s", "s", "after how long the server ended the last client"
+    ),
+    Quantity(
+        "events.*.closed_after.unseen",
+        "count",
+        "ends by the server that were seen only when clients read again",
+    ),
+    Quantity("events.*.waited_bytes", "bytes", "bytes that waited for the clients that stalled"),
+    Quantity(
+        "events.*.segment_bytes", "bytes", "the largest TCP segments to the clients that stalled"
+    ),
     *_slow_readers("events.*.slow_readers.user", "the server's memory"),
     *_slow_readers("events.*.slow_readers.kernel", "the memory of the server's sockets"),
-    Quantity("events.*.listen_overflows", "count", "listen overflows of all servers of the host"),
-    Quantity("events.*.segments_sent_again", "count", "segments that asyncli sent again"),
+    Quantity(
+        "events.*.listen_overflows",
+        "count",
+        "listen overflows of all servers of the host in the event's time",
+    ),
+    Quantity(
+        "events.*.segments_sent_again",
+        "count",
+        "segments that asyncli sent again in the event's time",
+    ),
 )
 #: Numbers in the JSON of a soak.
 QUANTITIES: Sequence[Quantity] = (
