@@ -14,6 +14,7 @@ import msgspec
 
 from asyncli.analysis.constants import FEWEST, MISSED_S
 from asyncli.analysis.event_pace import EventPace, event_pace
+from asyncli.analysis.in_vain import InVain, in_vain
 from asyncli.analysis.noticed import Noticed, noticed_by_event
 from asyncli.analysis.server_count import has_other_connections
 from asyncli.analysis.slope import MOST_BINS, PAGES
@@ -137,6 +138,8 @@ class Provoked(msgspec.Struct, frozen=True):
     least_held: int | None
     #: None where nobody waited for an answer, and where no reading was at the limit.
     descriptors_spent: SpentDescriptors | None
+    #: None where no connect waited in vain for an answer.
+    in_vain: InVain | None
     #: None where nobody stalled.
     slow_readers: SlowReaders | None
     #: None where nobody stalled, and where the server ended none in the time of a command.
@@ -212,6 +215,7 @@ def _provoked(
         cut_after_s=_cut_after_s(run, number, window),
         noticed=noticed,
         descriptors_spent=_descriptors_spent(run, number, window, counts),
+        in_vain=in_vain(run, window, counts),
         slow_readers=_slow_readers(run, number, window, memory, counts),
         closed=_closed(counts),
         least_held=_least_held(run, number, window, ticks),

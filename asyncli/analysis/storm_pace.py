@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
+from asyncli.analysis.in_vain import answer_timeout_s, in_vain
 from asyncli.analysis.storm_bounds import (
     MARGINS,
     StormCpu,
@@ -35,9 +36,9 @@ from asyncli.analysis.storm_fit import (
     usual_per_s,
 )
 from asyncli.core.histogram import summed
+from asyncli.core.life import HANDSHAKES_IN_VAIN
 from asyncli.core.storm import SYNS_EACH_SECOND, Laws
 from asyncli.model import metrics
-from asyncli.model.plan import Plan
 from asyncli.model.planned_events import (
     DEFAULT_RECONNECT,
     choices_of,
@@ -61,7 +62,8 @@ class UnexplainedStorm(msgspec.Struct, frozen=True):
 class SlowComeback(msgspec.Struct, frozen=True):
     """An event of the run with whose comebacks the server did not keep up: when it began (s), how
     many it ended or silenced, how many of them were not back at the hold's end, how many connects
-    failed or got no answer, and how many answers before they were back were errors.
+    failed, how many got no answer, and how many answers before they were back were errors.
+    ``were_accepted``: the server had accepted those that got no answer.
     """
 
     event: int
@@ -69,7 +71,9 @@ class SlowComeback(msgspec.Struct, frozen=True):
     ended: int
     not_back: int
     failed: int
+    unanswered: int
     errors: int
+    were_accepted: bool = False
 
 
 class Pace(msgspec.Struct, frozen=True):
@@ -130,7 +134,7 @@ def measured_pace(run: Run, backlog: int) -> Pace | Unmeasured:
         connect_per_s=workers_of(run) / MARGINS.connect_each_s,
         end_each_s=MARGINS.end_each_s / workers_of(run),
         connect_timeout_s=run.plan.connect_timeout_s,
-        answer_timeout_s=_answer_timeout_s(run.plan),
+        answer_timeout_s=answer_timeout_s(run.plan),
         syns_each_second=syns_each_second(run.environment),
     )
     shown = [by_ramp(run, base)]
@@ -179,14 +183,6 @@ def syns_each_second(environment: Mapping[str, object]) -> int:
     if (int(major), int(minor)) < (6, 5):
         return 1
     return SYNS_EACH_SECOND
-
-
-def _answer_timeout_s(plan: Plan) -> float:
-    """How long a client waits for the first answer after TCP's connect."""
-    # The answer to a handshake has the time limit of a connect.
-    if plan.tls is not None or plan.protocol not in ("http", "tcp"):
-        return plan.connect_timeout_s
-    return plan.timeout_s
 
 
 # -- by a storm
@@ -256,12 +252,26 @@ def _slow_comebacks(run: Run, explained: Collection[int | None]) -> tuple[SlowCo
     for number, window in sorted(run.event_windows.items()):
         counts = run.counts_of_event(number)
         not_back = max(0, counts.away)
-        failed = counts.phantoms + sum(counts.failures.values())
+        handshakes = sum(counts.failures.get(cause, 0) for cause in HANDSHAKES_IN_VAIN)
+        failed = sum(counts.failures.values()) - handshakes
+        unanswered = counts.phantoms + handshakes
         errors = sum(counts.error_answers.values())
-        if number not in explained and counts.attempts and (not_back or failed or errors):
-            slow.append(
-                SlowComeback(number, window.start_s, counts.ended, not_back, failed, errors)
+        has_kept_up = not (not_back or failed or unanswered or errors)
+        if number in explained or not counts.attempts or has_kept_up:
+            continue
+        waited = in_vain(run, window, counts)
+        slow.append(
+            SlowComeback(
+                event=number,
+                at_s=window.start_s,
+                ended=counts.ended,
+                not_back=not_back,
+                failed=failed,
+                unanswered=unanswered,
+                errors=errors,
+                were_accepted=waited is not None and waited.received == "accepted",
             )
+        )
     return tuple(slow)
 
 

@@ -159,10 +159,12 @@ class Comebacks:
         counts.opened += 1
         counts.connect_us.add(took_s * 1e6)
 
-    def unanswered(self, row: int, *, asked: bool, established_at: float) -> None:
+    def unanswered(
+        self, row: int, *, asked: bool, established_at: float, acknowledged: bool | None
+    ) -> None:
         """The connection of an event's row ended before its first answer: a new one is a phantom;
         one from before the event was ended by the server meanwhile. ``asked``: a heartbeat was
-        sent.
+        sent. ``acknowledged``: as of :meth:`in_vain`; None: the server ended it.
         """
         event = self.event_of[row]
         counts = self.counts_of(event)
@@ -174,11 +176,25 @@ class Comebacks:
             counts.turned_away += 1
         else:
             counts.phantoms += 1
+            if acknowledged is not None:
+                self.in_vain(row, acknowledged=acknowledged)
         counts.unanswered += asked
+
+    def in_vain(self, row: int, *, acknowledged: bool) -> None:
+        """An event's row got no answer in time on a connection that stands. ``acknowledged``: its
+        peer's kernel had all that was sent.
+        """
+        counts = self.counts_of(self.event_of[row])
+        counts.in_vain += 1
+        counts.acknowledged += acknowledged
 
     def answered_with_error(self, row: int, status: int) -> None:
         """An event's row was answered, with this HTTP status: it is not back by that."""
         self._answered_with_error.add(row)
+        self.refused_with_error(row, status)
+
+    def refused_with_error(self, row: int, status: int) -> None:
+        """An event's row had an answer with this HTTP status, as to the handshake of a protocol."""
         answers = self.counts_of(self.event_of[row]).error_answers
         answers[status] = answers.get(status, 0) + 1
 

@@ -37,6 +37,7 @@ from asyncli.core.life import (
     DEADLINE,
     EOF,
     HANDSHAKE,
+    HANDSHAKES_IN_VAIN,
     IDLE,
     MALFORMED,
     TLS_DEADLINE,
@@ -250,6 +251,12 @@ class HeldConnections:
         says of first ones.
         """
         return row in self._coming_back and self._silence_s is None
+
+    def _asks_for_status(self, row: int) -> bool:
+        """Whether a row that comes back from an event is so only by the status of an answer, which
+        follows the handshake.
+        """
+        return self._protocol.answers_have_status and row in self._coming_back
 
     def end_by_event(self, row: int, event: int, *, abort: bool) -> None:
         """End the connection of a row, which comes back; ``abort``: by RST."""
@@ -662,7 +669,7 @@ class HeldConnections:
         now = self._net.clock()
         self._counts.handshake_us.add((now - self.connecting[row]) * 1e6)
         self.connecting[row] = self._established_at[row]
-        beat = self._beats_at_once and not self.draining
+        beat = (self._beats_at_once or self._asks_for_status(row)) and not self.draining
         reply += self._next_heartbeat(row) if beat else b""
         if not reply or self._write(row, reply):
             self._establish([(row, self.number(row), now)], beat)
@@ -730,11 +737,12 @@ class HeldConnections:
 
     def _connected_again(self, row: int, took_s: float, now: float, beat_sent: bool) -> None:
         """The connect of an event's row succeeded. It is back, and so held, if the peer answered
-        its handshake, or if the protocol asks nothing.
+        its handshake and its answers have no status, or if the protocol asks nothing.
         """
         self.comebacks.connected(row, took_s)
         self.unproven.add(row)
-        if self._handshake is not None or not beat_sent:
+        was_answered = self._handshake is not None and not self._asks_for_status(row)
+        if was_answered or not beat_sent:
             self._is_back(row, now)
 
     def _receive(self, row: int, handle: int, awaiting: bool) -> None:
@@ -874,6 +882,8 @@ class HeldConnections:
         except ProtocolError as error:
             if awaiting and error.answer is not None:
                 return msgspec.structs.replace(error.answer, keep_alive=False, end=error)
+            if error.status >= _LOWEST_ERROR and row in self._coming_back:
+                self.comebacks.refused_with_error(row, error.status)
             self._end(row, MALFORMED, reason=str(error))
             return None
         if event is None:
@@ -991,6 +1001,8 @@ class HeldConnections:
             self.comebacks.ended_by_command(command, now)
             self._end_by_command(row, command, in_wheel)
         elif state in (CONNECTING, HANDSHAKE):
+            if is_of_event and why in HANDSHAKES_IN_VAIN:
+                self.comebacks.in_vain(row, acknowledged=self._net.acknowledged(handle))
             if self._connect_failed(row, why):
                 self._connect_at(row, now)
                 return
@@ -998,7 +1010,10 @@ class HeldConnections:
                 silent = f"{'closed' if event == EOF else 'reset'} without an answer"
                 self._count_reason(row, self._counts.refused, reason or silent)
         elif is_of_event:
-            self._end_phantom(row, in_wheel)
+            acknowledged = None
+            if event == DEADLINE:
+                acknowledged = self._net.acknowledged(handle)
+            self._end_phantom(row, in_wheel, acknowledged)
         else:
             if reason:
                 self._count_reason(row, self._counts.broken, reason)
@@ -1063,14 +1078,20 @@ class HeldConnections:
         self._retries[row] = 0
         self.comebacks.leave(row, event)
 
-    def _end_phantom(self, row: int, in_wheel: bool) -> None:
+    def _end_phantom(self, row: int, in_wheel: bool, acknowledged: bool | None) -> None:
         """The connection of an event's row ended before its first answer: a new one, or the one
-        that it had before, which the server had ended meanwhile.
+        that it had before, which the server had ended meanwhile. ``acknowledged``: as of
+        :meth:`Comebacks.unanswered`.
         """
         asked = self._take_off_schedule(row, in_wheel)
         self._beats[row] += asked
         self._retries[row] = min(255, self._retries[row] + 1)
-        self.comebacks.unanswered(row, asked=asked, established_at=self._established_at[row])
+        self.comebacks.unanswered(
+            row,
+            asked=asked,
+            established_at=self._established_at[row],
+            acknowledged=acknowledged,
+        )
 
     def _reopen_later(self, row: int, now: float) -> None:
         """Have a row connect again: by the plan's policy, or where it has none with a backoff, at

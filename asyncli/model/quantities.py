@@ -365,6 +365,11 @@ _OF_EVENTS: Sequence[Quantity] = (
     Quantity("events.*.attempts", "count", "connects of those who come back"),
     Quantity("events.*.failures.*", "count", "of these, failed for this cause"),
     Quantity("events.*.phantoms", "count", "new connections that got no answer"),
+    Quantity("events.*.in_vain.count", "count", "connects that got no answer in time"),
+    Quantity(
+        "events.*.in_vain.acknowledged", "count", "of these, whose request the server's kernel had"
+    ),
+    Quantity("events.*.in_vain.patience_s", "s", "how long each of them waited"),
     Quantity(
         "events.*.error_answers.*", "count", "answers with this HTTP status before they were back"
     ),

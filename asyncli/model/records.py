@@ -360,8 +360,14 @@ class EventCounts(msgspec.Struct):
     #: New connections that ended before their first answer; of these, those that had asked.
     phantoms: Count = 0
     unanswered: Count = 0
+    #: Connects that got no answer in time, to a request or to the handshake of a protocol or of
+    #: TLS, though the client's kernel called them connected; of these, those of which the peer's
+    #: kernel had acknowledged all that was sent.
+    in_vain: Count = 0
+    acknowledged: Count = 0
     #: Answers with an error status to those who come back, who are not back by these: status -> how
-    #: many; and new connections that ended after such an answer.
+    #: many (also those to the handshake of a protocol, whose connects are in ``failures`` too); and
+    #: new connections that ended after such an answer.
     error_answers: dict[int, Count] = msgspec.field(default_factory=dict)
     turned_away: Count = 0
     #: From the event's instant to the first answer on a new connection (ms).

@@ -14,6 +14,7 @@ from asyncli.analysis.event_pace import EventPace
 from asyncli.analysis.forecast import Forecast
 from asyncli.analysis.handshakes import ProtocolPart, TlsPart
 from asyncli.analysis.heap_cost import HeapCost
+from asyncli.analysis.in_vain import InVain
 from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.noticed import Noticed
 from asyncli.analysis.provoked import (
@@ -310,6 +311,8 @@ class EventPart(msgspec.Struct):
     attempts: int | msgspec.UnsetType = msgspec.UNSET
     failures: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
     phantoms: int | msgspec.UnsetType = msgspec.UNSET
+    #: Null where no connect waited in vain for an answer.
+    in_vain: InVain | msgspec.UnsetType | None = msgspec.UNSET
     #: Answers with an error status to those who come back, who are not back by these: status -> how
     #: many.
     error_answers: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
@@ -387,10 +390,7 @@ class EventPart(msgspec.Struct):
         part.not_back = done.not_back
         part.waiting = done.counts.waiting
         part.unheard = done.counts.unheard
-        part.attempts = done.counts.attempts
-        part.failures = done.counts.failures
-        part.phantoms = done.counts.phantoms
-        part._add_errors(done.counts.error_answers)
+        part._add_connects(done)
         part.latency_ms = done.latency_ms
         part.lateness_ms = done.lateness_ms
         part.least_held = done.least_held
@@ -407,8 +407,13 @@ class EventPart(msgspec.Struct):
         part.segments_sent_again = done.segments_sent_again
         return part
 
-    def _add_errors(self, by_status: dict[int, int]) -> None:
-        """The answers with errors on the way back."""
+    def _add_connects(self, done: Provoked) -> None:
+        """How the connects of those who come back went, and the answers with errors to them."""
+        self.attempts = done.counts.attempts
+        self.failures = done.counts.failures
+        self.phantoms = done.counts.phantoms
+        self.in_vain = done.in_vain
+        by_status = done.counts.error_answers
         self.error_answers = {str(status): by_status[status] for status in sorted(by_status)}
 
     def _add_command(self, fields: dict[str, Any]) -> None:
