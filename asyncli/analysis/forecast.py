@@ -28,6 +28,7 @@ from asyncli.analysis.shared_host import is_proxy, unix_sockets_each
 from asyncli.analysis.slope import Cost
 from asyncli.findings.cost import COST_NAMES, cost_in_earlier_memory, descriptors_listed
 from asyncli.findings.forecast import forecast_far, forecast_unknown
+from asyncli.findings.probes import MASTER_ENDED
 from asyncli.model import metrics
 from asyncli.model.go_heap import is_of_go
 from asyncli.model.plan import Plan
@@ -633,6 +634,12 @@ def _descriptors_in_use(run: Run) -> Ceiling | None:
     if most_used <= used_before:
         how += "; no limit here: connections take none of its fullest process"
         return Ceiling("descriptors", None, None, how)
+    if _has_lost_a_server(run):
+        how += (
+            "; one of several servers ended in the run and none took its place: that of the others "
+            "alone is not known"
+        )
+        return Ceiling("descriptors", None, None, how)
     how += (
         f"; the fullest had {format_count(used_before)} before the first connect, and "
         f"{format_count(most_used)} with {format_count(connections)} connections"
@@ -642,6 +649,17 @@ def _descriptors_in_use(run: Run) -> Ceiling | None:
     how += ": extrapolated linearly"
     fit = math.floor(connections * (limit - used_before) / (most_used - used_before))
     return Ceiling("descriptors", fit, None, how)
+
+
+def _has_lost_a_server(run: Run) -> bool:
+    """Whether one of several servers behind the plan's URLs ended, and none took its place until
+    the drain.
+    """
+    if not any(finding.code == MASTER_ENDED for finding in run.findings):
+        return False
+    ended = run.series(metrics.SERVER_ENDED)
+    started = run.series(metrics.SERVER_STARTED)
+    return (ended.last(run.stop_s) or 0.0) > (started.last(run.stop_s) or 0.0)
 
 
 def workers_of(need: float, connections: int) -> int:

@@ -144,6 +144,15 @@ class Comebacks:
 
     # -- how an attempt went
 
+    def began_at(self, row: int) -> float:
+        """When the event began that a row comes back from."""
+        return self._begun_at[self.event_of[row]]
+
+    def failed_at(self, row: int, destination: int) -> None:
+        """A connect of an event's row to one of several addresses failed, or got no answer."""
+        counts = self.counts_of(self.event_of[row]).failed_at
+        counts[destination] = counts.get(destination, 0) + 1
+
     def failed(self, row: int, cause: str) -> bool:
         """A connect failed. True if it is an event's, which counts it."""
         event = self.event_of.get(row)
@@ -170,7 +179,7 @@ class Comebacks:
         counts = self.counts_of(event)
         was_turned_away = row in self._answered_with_error
         self._answered_with_error.discard(row)
-        if established_at < self._begun_at[event]:
+        if established_at < self.began_at(row):
             counts.closed += 1
         elif was_turned_away:
             counts.turned_away += 1
@@ -212,6 +221,11 @@ class Comebacks:
             self._slowest_way_s = max(self._slowest_way_s, way_s)
         if answer_s is not None:
             counts.answer_us.add(answer_s * 1e6)
+
+    def is_missing(self, row: int, destination: int) -> None:
+        """The drain begins, and an event's row had no answer since, last from this address."""
+        counts = self.counts_of(self.event_of[row]).missing_at
+        counts[destination] = counts.get(destination, 0) + 1
 
     def is_waiting(self, row: int) -> None:
         """The drain begins before the first wait of an event's row is over."""

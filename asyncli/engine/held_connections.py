@@ -135,6 +135,7 @@ class HeldConnections:
         # Listeners that hear again after an event, and have had no message since.
         self._hears_again: set[int] = set()
         self._has_policy = shard.reconnect is not None
+        self._has_several = len(shard.destinations) > 1
         self._coming_back = self.comebacks.event_of
         #: Rows whose connection stands by our kernel alone: they come back from an event, and the
         #: server has not answered yet. They are not held.
@@ -557,6 +558,9 @@ class HeldConnections:
             if self._stands_unheard(row):
                 self.comebacks.is_unheard(row)
                 continue
+            is_to_come = self.state[row] == AWAY and not self._retries[row]
+            if self._has_several and not is_to_come:
+                self.comebacks.is_missing(row, self._destination[row])
             on_the_way = self.state[row] in (CONNECTING, HANDSHAKE, AWAITING)
             if on_the_way and not self._retries[row]:
                 self.comebacks.is_on_its_way(row, now)
@@ -1001,6 +1005,8 @@ class HeldConnections:
             self.comebacks.ended_by_command(command, now)
             self._end_by_command(row, command, in_wheel)
         elif state in (CONNECTING, HANDSHAKE):
+            if is_of_event and self._has_several:
+                self.comebacks.failed_at(row, self._destination[row])
             if is_of_event and why in HANDSHAKES_IN_VAIN:
                 self.comebacks.in_vain(row, acknowledged=self._net.acknowledged(handle))
             if self._connect_failed(row, why):
@@ -1086,6 +1092,8 @@ class HeldConnections:
         asked = self._take_off_schedule(row, in_wheel)
         self._beats[row] += asked
         self._retries[row] = min(255, self._retries[row] + 1)
+        if self._has_several and self._established_at[row] >= self.comebacks.began_at(row):
+            self.comebacks.failed_at(row, self._destination[row])
         self.comebacks.unanswered(
             row,
             asked=asked,

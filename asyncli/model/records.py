@@ -357,6 +357,12 @@ class EventCounts(msgspec.Struct):
     #: Of those that stalled: the largest TCP segments of their connections (bytes; 0: no TCP) ->
     #: how many.
     segments: dict[int, Count] = msgspec.field(default_factory=dict)
+    #: Of several addresses of a plan: the place of one among them -> how many connects to it
+    #: failed, or got no answer.
+    failed_at: dict[int, Count] = msgspec.field(default_factory=dict)
+    #: Likewise those who had an answer neither by a connect nor otherwise when the drain began,
+    #: though it was their turn, by the address that they tried last.
+    missing_at: dict[int, Count] = msgspec.field(default_factory=dict)
     #: New connections that ended before their first answer; of these, those that had asked.
     phantoms: Count = 0
     unanswered: Count = 0

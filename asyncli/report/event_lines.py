@@ -10,6 +10,7 @@ from asyncli.analysis.in_vain import InVain
 from asyncli.analysis.noticed import Noticed
 from asyncli.model.units import format_count, format_duration, format_many, was_or_were
 from asyncli.report.run_provoked import (
+    at_addresses,
     came_back,
     concerned,
     connects_of,
@@ -128,13 +129,16 @@ def _were_back(event: EventPart) -> str:
 def _not_back(event: EventPart) -> list[str]:
     """Of those who were not, why."""
     counts = (
-        (event.not_back, "{were} not back, though it was their turn"),
         (event.waiting, "{were} not to be back before the drain"),
         (event.ended_again, "{were} ended by another event before that"),
         (event.lost_with_worker, "went with a process of asyncli's own before that"),
         (event.unheard, "{were} sent nothing since, so that nothing tells"),
     )
     sentences = []
+    if event.not_back:
+        missing = f"{format_count(event.not_back)} {was_or_were(event.not_back)} not back"
+        where = at_addresses(event.not_back_at)
+        sentences.append(f"{missing}, though it was their turn{where}")
     for count, why in counts:
         if count:
             number = known(count)

@@ -24,10 +24,12 @@ from asyncli.model.units import (
 )
 from asyncli.report import document as doc
 from asyncli.report.format import milliseconds
-from asyncli.report.summary_parts import EventPart, known, took_nobody
+from asyncli.report.summary_parts import AtAddress, EventPart, known, took_nobody
 
 # Of what a command printed; the JSON has more.
 _LONGEST_QUOTED = 200
+# Of several addresses at which connects failed so many are named.
+_MOST_ADDRESSES = 3
 # A smaller share of the CPUs that other programs had is no news.
 _WORTH_TELLING = 0.1
 _ENDED_BY = {"rst": "by RST", "fin": "by FIN"}
@@ -404,7 +406,7 @@ def _comeback(event: EventPart) -> str:
             f"whether {_so_many(event.unheard)} back cannot be told: the server sent nothing since"
         )
     if event.not_back:
-        parts.append(_not_back(event.not_back, back))
+        parts.append(_not_back(event.not_back, back) + at_addresses(event.not_back_at))
     parts += _error_answers(event)
     parts.append(_attempts(event))
     return "; ".join(parts)
@@ -505,7 +507,20 @@ def _attempts(event: EventPart) -> str:
         parts.append(f"{format_count(count)} {cause}{_though_accepted(event, cause)}")
     if phantoms:
         parts += _without_answer(event, phantoms)
-    return f"{attempts}, of which failed: {', '.join(parts)}"
+    return f"{attempts}, of which failed: {', '.join(parts)}{at_addresses(event.failed_at)}"
+
+
+def at_addresses(counts: list[AtAddress] | msgspec.UnsetType) -> str:
+    """At which of several addresses so many were; "" where there is one."""
+    if not isinstance(counts, list) or not counts:
+        return ""
+    if len(counts) == 1:
+        return f", all at {oneline(counts[0].address)}"
+    named = [f"{format_count(each.count)} at {oneline(each.address)}" for each in counts]
+    named = named[:_MOST_ADDRESSES]
+    if len(counts) > len(named):
+        named.append(f"the others at {format_count(len(counts) - len(named))} more addresses")
+    return f", of them {', '.join(named)}"
 
 
 #: Where connects were that got no answer in time.

@@ -268,6 +268,13 @@ def known(value: T | msgspec.UnsetType) -> T:
     return value
 
 
+class AtAddress(msgspec.Struct, frozen=True):
+    """A count of one of several addresses."""
+
+    address: str
+    count: int
+
+
 class EventPart(msgspec.Struct):
     """What was done to the run or noted. ``number``: from 1, in order of time. ``at_s``: on the
     run's clock. ``end_s``: when its effects were over (null: they lasted); a mark has none, so it
@@ -310,6 +317,10 @@ class EventPart(msgspec.Struct):
     not_back: int | msgspec.UnsetType = msgspec.UNSET
     attempts: int | msgspec.UnsetType = msgspec.UNSET
     failures: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
+    #: Of several addresses: those at which connects failed, or got no answer; and those of clients
+    #: that were not back.
+    failed_at: list[AtAddress] | msgspec.UnsetType = msgspec.UNSET
+    not_back_at: list[AtAddress] | msgspec.UnsetType = msgspec.UNSET
     phantoms: int | msgspec.UnsetType = msgspec.UNSET
     #: Null where no connect waited in vain for an answer.
     in_vain: InVain | msgspec.UnsetType | None = msgspec.UNSET
@@ -411,6 +422,10 @@ class EventPart(msgspec.Struct):
         """How the connects of those who come back went, and the answers with errors to them."""
         self.attempts = done.counts.attempts
         self.failures = done.counts.failures
+        if done.failed_at:
+            self.failed_at = [AtAddress(*each) for each in done.failed_at.items()]
+        if done.missing_at:
+            self.not_back_at = [AtAddress(*each) for each in done.missing_at.items()]
         self.phantoms = done.counts.phantoms
         self.in_vain = done.in_vain
         by_status = done.counts.error_answers
