@@ -634,12 +634,6 @@ def _descriptors_in_use(run: Run) -> Ceiling | None:
     if most_used <= used_before:
         how += "; no limit here: connections take none of its fullest process"
         return Ceiling("descriptors", None, None, how)
-    if _has_lost_a_server(run):
-        how += (
-            "; one of several servers ended in the run and none took its place: that of the others "
-            "alone is not known"
-        )
-        return Ceiling("descriptors", None, None, how)
     how += (
         f"; the fullest had {format_count(used_before)} before the first connect, and "
         f"{format_count(most_used)} with {format_count(connections)} connections"
@@ -648,18 +642,25 @@ def _descriptors_in_use(run: Run) -> Ceiling | None:
         how += " of all clients"
     how += ": extrapolated linearly"
     fit = math.floor(connections * (limit - used_before) / (most_used - used_before))
+    if _has_lost_a_server(run):
+        how += (
+            f"; {format_count(fit)} with all servers of the ramp, of which one ended in the run, "
+            "and none took its place: those that are left have room for their share at least"
+        )
+        left = processes.last() or 0.0
+        return Ceiling("descriptors", None, None, how, math.floor(fit * left / most_processes))
     return Ceiling("descriptors", fit, None, how)
 
 
 def _has_lost_a_server(run: Run) -> bool:
-    """Whether one of several servers behind the plan's URLs ended, and none took its place until
-    the drain.
+    """Whether one of several servers behind the plan's URLs ended, and none took its place. The
+    readings in the time of an event are not in every ``run``.
     """
     if not any(finding.code == MASTER_ENDED for finding in run.findings):
         return False
     ended = run.series(metrics.SERVER_ENDED)
     started = run.series(metrics.SERVER_STARTED)
-    return (ended.last(run.stop_s) or 0.0) > (started.last(run.stop_s) or 0.0)
+    return (ended.last() or 0.0) > (started.last() or 0.0)
 
 
 def workers_of(need: float, connections: int) -> int:

@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 
 from asyncli.analysis.constants import FEWEST, NEARLY_ALL, PART
-from asyncli.findings.server import answers_none
+from asyncli.findings.losses import listen
 from asyncli.model import metrics
 from asyncli.model.plan import Plan
 from asyncli.model.records import EventCounts, Finding, Gap
@@ -26,9 +26,6 @@ from asyncli.model.samples import Series
 #: server's kernel had them, and whether a program did is not known; its listening sockets dropped
 #: them.
 Received = Literal["accepted", "waiting", "acknowledged", "dropped"]
-
-# One reading may be of a chance moment.
-_FEWEST_READINGS = 2
 
 
 class InVain(msgspec.Struct, frozen=True):
@@ -88,7 +85,7 @@ def _by_sockets(run: Run, window: Gap, counts: EventCounts) -> Received | None:
     if _has_other_clients(run, accepted, window.start_s):
         return None
     connecting = Series([t_s for t_s, _ in run.ticks], [row.connecting for _, row in run.ticks])
-    readings = 0
+    readings: list[float] = []
     stood = 0.0
     taken = 0.0
     queued = 0.0
@@ -98,12 +95,13 @@ def _by_sockets(run: Run, window: Gap, counts: EventCounts) -> Received | None:
         in_queue = waiting.at(t_s)
         if unanswered < FEWEST or in_queue is None:
             continue
-        readings += 1
+        readings.append(t_s)
         stood += unanswered
         taken += max(0.0, min(unanswered, sockets - (run.held.at(t_s) or 0.0)))
         queued += min(unanswered, in_queue)
         most_queued = max(most_queued, in_queue)
-    if readings < _FEWEST_READINGS:
+    if not readings[1:]:
+        # One may be of a chance moment.
         return None
     # Others may be answered later than these: what waited has to be few beside these alone.
     if taken >= NEARLY_ALL * stood and most_queued <= PART * counts.in_vain:
@@ -118,8 +116,8 @@ def _has_other_clients(run: Run, accepted: Series, at_s: float) -> bool:
     before = accepted.last(at_s)
     if before is None:
         return True
-    ours = run.held.at(at_s) or 0.0
-    return abs(before - ours) > max(FEWEST, PART * ours)
+    held = run.held.at(at_s) or 0.0
+    return abs(before - held) > max(FEWEST, PART * held)
 
 
 # -- a server that answers nobody
@@ -135,9 +133,10 @@ def unanswered_since(run: Run) -> list[Finding]:
         if seen is None or seen.received not in ("accepted", "waiting") or seen.count < FEWEST:
             continue
         if _has_answered_none_since(run, number, window):
-            are_accepted = seen.received == "accepted"
-            found = answers_none(number, window.start_s, seen.count, seen.patience_s, are_accepted)
-            return [found]
+            told = listen(
+                seen.received, seen.count, "", None, number, window.start_s, seen.patience_s
+            )
+            return [told]
     return []
 
 

@@ -36,7 +36,6 @@ from asyncli.analysis.storm_fit import (
     usual_per_s,
 )
 from asyncli.core.histogram import summed
-from asyncli.core.life import HANDSHAKES_IN_VAIN
 from asyncli.core.storm import SYNS_EACH_SECOND, Laws
 from asyncli.model import metrics
 from asyncli.model.planned_events import (
@@ -252,7 +251,7 @@ def _slow_comebacks(run: Run, explained: Collection[int | None]) -> tuple[SlowCo
     for number, window in sorted(run.event_windows.items()):
         counts = run.counts_of_event(number)
         not_back = max(0, counts.away)
-        handshakes = sum(counts.failures.get(cause, 0) for cause in HANDSHAKES_IN_VAIN)
+        handshakes = counts.handshakes_in_vain
         failed = sum(counts.failures.values()) - handshakes
         unanswered = counts.phantoms + handshakes
         errors = sum(counts.error_answers.values())

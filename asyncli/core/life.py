@@ -84,8 +84,6 @@ FAILURES = (
     "no_descriptors",
     "other",
 )
-#: Of the former, those of connects that a kernel had granted, and that got no answer in time.
-HANDSHAKES_IN_VAIN = ("handshake_timeout", "tls_timeout")
 DEATHS = (
     "reset",
     "closed_idle",

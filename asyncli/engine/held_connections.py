@@ -37,7 +37,6 @@ from asyncli.core.life import (
     DEADLINE,
     EOF,
     HANDSHAKE,
-    HANDSHAKES_IN_VAIN,
     IDLE,
     MALFORMED,
     TLS_DEADLINE,
@@ -54,6 +53,7 @@ from asyncli.model.protocol_table import OTHER_REASONS
 from asyncli.model.quotation import Quotation
 from asyncli.model.records import (
     CHURN,
+    HANDSHAKES_IN_VAIN,
     SENT_AGAIN_S,
     Deaths,
     ProtocolCounts,

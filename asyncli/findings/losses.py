@@ -482,13 +482,49 @@ def reopened_later(count: int, longest_s: float, hold_s: float) -> str:
     return f"retry: delays the reopening of {format_many(count, 'lost connection')} {delay}"
 
 
-@finding("listen_{what}", "warning", values="full, overflows or drops")
-def listen(what: str, count: int, host: str, dropped: int | None) -> Words:
+#: What a server does since an event whose clients had no answer, by where their connects were.
+_ANSWERS_NONE = {
+    "accepted": (
+        "the server accepts connections, and answers none {since}: it accepted {connects}, and "
+        "answered none of them within {waited}"
+    ),
+    "waiting": (
+        "the server accepts no connection, and answers none {since}: {connects} waited in its "
+        "listen queue for {waited}, and its program did not take them"
+    ),
+}
+
+
+@finding("listen_{what}", "warning", values="full, overflows, drops, accepted or waiting")
+def listen(
+    what: str,
+    count: int,
+    host: str,
+    dropped: int | None,
+    event: int | None = None,
+    from_s: float = 0.0,
+    patience_s: float = 0.0,
+) -> Words:
     """A listen queue was full, or listening sockets dropped connects, probably the server's.
     Connects of asyncli waited for a Unix socket's queue; or with TCP they timed out, or their own
     sockets sent the SYN or the first request again, while listening sockets of the server's host
-    dropped some, of all programs. ``count``: of ours; ``dropped``: by the host.
+    dropped some, of all programs. ``count``: of ours; ``dropped``: by the host. With "accepted"
+    and "waiting" a queue is not full, and the server answers nobody since an event of the plan:
+    its program accepts connections and is silent, as one that waits for something after a deploy,
+    or takes none from the queue, by the kernel's list of its sockets. ``event``: its number;
+    ``from_s``: when it began; ``patience_s``: how long each of the connects waited.
     """
+    if what in _ANSWERS_NONE:
+        words = _ANSWERS_NONE[what].format(
+            since=f"since event {event}, at {format_clock(from_s)}",
+            connects=format_many(count, "connect"),
+            waited=format_duration(patience_s),
+        )
+        return Words(
+            words,
+            "see the server's log of that moment, and what its process waits for; a health check "
+            "that asks for an answer, and not only for a connect, would have seen it",
+        )
     words = _QUEUE[what].format(host=host, dropped=format_count(dropped or 0))
     likely = "" if what == "full" else ": looks like the server's"
     remedy = "raise its backlog=, which net.core.somaxconn caps, or open connections more slowly"

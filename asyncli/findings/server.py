@@ -182,35 +182,6 @@ def other_clients(before: int, during: int, ours: int, by_page: bool = False) ->
 
 
 @finding(
-    "answers_none",
-    "warning",
-    "see the server's log of that moment, and what its process waits for; a health check that asks "
-    "for an answer, and not only for a connect, would have seen it",
-)
-def answers_none(
-    event: int, from_s: float, count: int, patience_s: float, are_accepted: bool
-) -> str:
-    """The server answers nobody since an event, though its host's kernel has the connections of
-    those who come back: its program accepts them and is silent, as one that waits for something
-    after a deploy, or does not accept them (``are_accepted``), by the kernel's list of its sockets.
-    ``event``: its number; ``from_s``: when it began; ``count``: connects that waited for
-    ``patience_s`` each.
-    """
-    since = f"since event {event}, at {format_clock(from_s)}"
-    connects = format_many(count, "connect")
-    waited = format_duration(patience_s)
-    if are_accepted:
-        return (
-            f"the server accepts connections, and answers none {since}: it accepted {connects}, "
-            f"and answered none of them within {waited}"
-        )
-    return (
-        f"the server accepts no connection, and answers none {since}: {connects} waited in its "
-        f"listen queue for {waited}, and its program did not take them"
-    )
-
-
-@finding(
     "connections_elsewhere",
     "warning",
     "run again without other clients at the server's other ports",

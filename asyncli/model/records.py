@@ -304,6 +304,10 @@ class ProtocolCounts(msgspec.Struct):
     retry_s: Histogram = msgspec.field(default_factory=Histogram)
 
 
+#: Causes of failed connects whose connections stood, and got no answer in time.
+HANDSHAKES_IN_VAIN = ("handshake_timeout", "tls_timeout")
+
+
 #: The number of what churn ends, among the plan's events, whose numbers begin at 1.
 CHURN = 0
 
@@ -382,6 +386,11 @@ class EventCounts(msgspec.Struct):
     lateness_us: Histogram = msgspec.field(default_factory=Histogram)
     connect_us: Histogram = msgspec.field(default_factory=Histogram)
     answer_us: Histogram = msgspec.field(default_factory=Histogram)
+
+    @property
+    def handshakes_in_vain(self) -> int:
+        """How many handshakes of a protocol, or of TLS, got no answer in time."""
+        return sum(self.failures.get(cause, 0) for cause in HANDSHAKES_IN_VAIN)
 
     @property
     def turns_to_come(self) -> int:

@@ -132,7 +132,7 @@ def _not_back(event: EventPart) -> list[str]:
         (event.waiting, "{were} not to be back before the drain"),
         (event.ended_again, "{were} ended by another event before that"),
         (event.lost_with_worker, "went with a process of asyncli's own before that"),
-        (event.unheard, "{were} sent nothing since, so that nothing tells"),
+        (event.unheard, "to whom the server sent nothing since, so that nothing tells"),
     )
     sentences = []
     if event.not_back:

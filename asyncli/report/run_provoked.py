@@ -9,8 +9,8 @@ from asyncli.analysis.in_vain import InVain
 from asyncli.analysis.noticed import Noticed
 from asyncli.analysis.provoked import Back, Closed, ServerPrice, SpentDescriptors
 from asyncli.analysis.slow_readers import SlowReaderCost, SlowReaders
-from asyncli.core.life import HANDSHAKES_IN_VAIN
 from asyncli.model.planned_events import UNREAD_BYTES
+from asyncli.model.records import HANDSHAKES_IN_VAIN
 from asyncli.model.run import TICK_S
 from asyncli.model.text import oneline
 from asyncli.model.units import (
@@ -516,8 +516,9 @@ def at_addresses(counts: list[AtAddress] | msgspec.UnsetType) -> str:
         return ""
     if len(counts) == 1:
         return f", all at {oneline(counts[0].address)}"
-    named = [f"{format_count(each.count)} at {oneline(each.address)}" for each in counts]
-    named = named[:_MOST_ADDRESSES]
+    named = []
+    for place in counts[:_MOST_ADDRESSES]:
+        named.append(f"{format_count(place.count)} at {oneline(place.address)}")
     if len(counts) > len(named):
         named.append(f"the others at {format_count(len(counts) - len(named))} more addresses")
     return f", of them {', '.join(named)}"

@@ -275,6 +275,10 @@ class AtAddress(msgspec.Struct, frozen=True):
     count: int
 
 
+def _at_addresses(counts: dict[str, int]) -> list[AtAddress]:
+    return [AtAddress(address, count) for address, count in counts.items()]
+
+
 class EventPart(msgspec.Struct):
     """What was done to the run or noted. ``number``: from 1, in order of time. ``at_s``: on the
     run's clock. ``end_s``: when its effects were over (null: they lasted); a mark has none, so it
@@ -423,9 +427,9 @@ class EventPart(msgspec.Struct):
         self.attempts = done.counts.attempts
         self.failures = done.counts.failures
         if done.failed_at:
-            self.failed_at = [AtAddress(*each) for each in done.failed_at.items()]
+            self.failed_at = _at_addresses(done.failed_at)
         if done.missing_at:
-            self.not_back_at = [AtAddress(*each) for each in done.missing_at.items()]
+            self.not_back_at = _at_addresses(done.missing_at)
         self.phantoms = done.counts.phantoms
         self.in_vain = done.in_vain
         by_status = done.counts.error_answers

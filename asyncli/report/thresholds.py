@@ -143,6 +143,10 @@ class Threshold(msgspec.Struct, frozen=True):
         return self.is_relative or self.key.partition(".")[0] in _COMPUTED
 
 
+# Up to when a value is known that has more: by whether the run goes on.
+_UP_TO = {True: " at that time", False: ", as far as the hold goes"}
+
+
 class Outcome(msgspec.Struct, frozen=True):
     """``value`` of the key (None: unknown) and whether the limit was ``crossed`` (None: undecided).
 
@@ -202,10 +206,8 @@ class Outcome(msgspec.Struct, frozen=True):
         amount = value_shown(key, self.value)
         if self.why:
             return f"{amount} at most: {self.why}"
-        if self.has_more and self.so_far:
-            return f"more than {amount} at that time"
         if self.has_more:
-            return f"more than {amount}, as far as the hold goes"
+            return f"more than {amount}{_UP_TO[self.so_far]}"
         if self.beyond_lateness_ms is not None:
             left = value_shown(key, self.beyond_lateness_ms)
             return f"{amount} with asyncli's own lateness, and at least {left} without it"
