@@ -29,6 +29,7 @@ from asyncli.analysis.shared_host import is_proxy
 from asyncli.analysis.slope import Cost
 from asyncli.findings.cost import COST_NAMES, cost_in_earlier_memory, descriptors_listed
 from asyncli.findings.forecast import forecast_far, forecast_unknown
+from asyncli.findings.probes import MASTER_ENDED
 from asyncli.model import metrics
 from asyncli.model.go_heap import is_of_go
 from asyncli.model.plan import Plan
@@ -642,7 +643,25 @@ def _descriptors_in_use(run: Run) -> Ceiling | None:
         how += " of all clients"
     how += ": extrapolated linearly"
     fit = math.floor(connections * (limit - used_before) / (most_used - used_before))
+    if _has_lost_a_server(run):
+        how += (
+            f"; {format_count(fit)} with all servers of the ramp, of which one ended in the run, "
+            "and none took its place: those that are left have room for their share at least"
+        )
+        left = processes.last() or 0.0
+        return Ceiling("descriptors", None, None, how, math.floor(fit * left / most_processes))
     return Ceiling("descriptors", fit, None, how)
+
+
+def _has_lost_a_server(run: Run) -> bool:
+    """Whether one of several servers behind the plan's URLs ended, and none took its place. The
+    readings in the time of an event are not in every ``run``.
+    """
+    if not any(finding.code == MASTER_ENDED for finding in run.findings):
+        return False
+    ended = run.series(metrics.SERVER_ENDED)
+    started = run.series(metrics.SERVER_STARTED)
+    return (ended.last() or 0.0) > (started.last() or 0.0)
 
 
 def workers_of(need: float, connections: int) -> int:

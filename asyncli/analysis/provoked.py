@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -16,6 +16,7 @@ from asyncli.analysis.away import Away, Clients, away_of, clients_of
 from asyncli.analysis.constants import FEWEST, MISSED_S
 from asyncli.analysis.event_pace import EventPace, event_pace
 from asyncli.analysis.event_times import events_begun_in
+from asyncli.analysis.in_vain import InVain, in_vain
 from asyncli.analysis.losses.slowness import stretches_without_answers
 from asyncli.analysis.noticed import Noticed, noticed_by_event
 from asyncli.analysis.server_count import has_other_connections
@@ -145,6 +146,12 @@ class Provoked(msgspec.Struct, frozen=True):
     least_held: int | None
     #: None where nobody waited for an answer, and where no reading was at the limit.
     descriptors_spent: SpentDescriptors | None
+    #: By address, where there are several: how many connects failed there, or got no answer; and
+    #: of how many clients that were not back the last connect was there.
+    failed_at: dict[str, int]
+    missing_at: dict[str, int]
+    #: None where no connect waited in vain for an answer.
+    in_vain: InVain | None
     #: None where nobody stalled.
     slow_readers: SlowReaders | None
     #: None where nobody stalled, and where the server ended none in the time of a command.
@@ -252,6 +259,9 @@ def _provoked(
         cut_after_s=_cut_after_s(run, number, window),
         noticed=noticed,
         descriptors_spent=_descriptors_spent(run, number, window, counts),
+        failed_at=_by_address(run, counts.failed_at),
+        missing_at=_by_address(run, counts.missing_at),
+        in_vain=in_vain(run, window, counts),
         slow_readers=_slow_readers(run, number, window, memory, counts),
         closed=_closed(counts),
         least_held=_least_held(run, number, window, ticks),
@@ -304,6 +314,14 @@ def _slow_readers(
     planned = run.plan.event_numbered(number)
     for_s = planned.for_s if planned is not None else None
     return slow_readers(run, window, counts, memory, for_s)
+
+
+def _by_address(run: Run, counts: Mapping[int, int]) -> dict[str, int]:
+    """Counts by the places of addresses, the largest first."""
+    addresses = run.place.destinations
+    known = [place for place in counts if place < len(addresses)]
+    known.sort(key=lambda place: -counts[place])
+    return {addresses[place]: counts[place] for place in known}
 
 
 def _closed(counts: EventCounts) -> Closed | None:

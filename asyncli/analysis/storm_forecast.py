@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 
 from asyncli.analysis.provoked import Back
+from asyncli.analysis.storm_bounds import MARGINS
 from asyncli.analysis.storm_fit import divided_storm
 from asyncli.analysis.storm_pace import Pace
 from asyncli.core.events import Reconnect
@@ -60,12 +61,16 @@ class StormForecast(msgspec.Struct, frozen=True):
     """A storm of ``connections`` that come back by ``policy``. ``back``: when they are back,
     between ``earliest`` and ``latest`` (s; None: not while it was simulated). ``until_s``: where
     the simulation was left unfinished; None: it was not. Where ``is_at_most``, the run shows only
-    the least pace, and that matters: they are back by ``latest`` or earlier.
+    the least pace, and that matters: they are back by ``latest`` or earlier. Where
+    ``only_at_pace``, the server did not keep up with an event of the run that tells no pace: it had
+    the pace of this forecast at another time, which bounds nothing then, and ``latest`` is not
+    known.
 
     ``attempts``: connects, of which ``failed`` get no answer. ``met_full``: those that meet a full
-    listen queue, which drops ``overflows`` packets. Where ``counts_at_most``, a faster server, as
-    this one may be, has fewer of these. ``busiest_s``: the most connects that begin
-    within a second. ``curve``: how many are back at equal times, the last at the end.
+    listen queue, which drops ``overflows`` packets; None where ``only_at_pace``. Where
+    ``counts_at_most``, a faster server, as this one may be, has fewer of these. ``busiest_s``: the
+    most connects that begin within a second. ``curve``: how many are back at equal times, the last
+    at the end.
     """
 
     policy: str
@@ -74,10 +79,11 @@ class StormForecast(msgspec.Struct, frozen=True):
     earliest: Back
     latest: Back
     is_at_most: bool
+    only_at_pace: bool
     attempts: int
-    failed: int
-    met_full: int
-    overflows: int
+    failed: int | None
+    met_full: int | None
+    overflows: int | None
     counts_at_most: bool
     busiest_s: int
     bound: Bound
@@ -109,23 +115,33 @@ def forecast(pace: Pace, policy: Reconnect, seed: int, connections: int) -> Stor
         backs.append(_back(again))
     is_at_most = False
     counts_at_most = False
+    only_at_pace = pace.is_least and bool(pace.slow_comebacks)
     if pace.is_least:
         fastest = _simulated(_at_once(best), policy, seed, connections, _DEPTH.for_bounds)
         backs.append(_back(fastest))
+    if pace.is_least and not only_at_pace:
         is_at_most = _lasts_s(fastest) < _DEPTH.binds * _lasts_s(run)
         counts_at_most = bool(run.met_full or run.unsuccessful)
     times = connections / run.connections
+    latest = _latest(backs, pace.error, run)
+    if only_at_pace:
+        latest = Back(None, None, None, None)
+
+    def of_all(count: int) -> int | None:
+        return None if only_at_pace else round(times * count)
+
     return StormForecast(
         policy=policy_words(policy),
         connections=connections,
         back=backs[0],
-        earliest=_earliest(backs, pace.error),
-        latest=_latest(backs, pace.error, run),
+        earliest=_earliest(backs, pace.error, _soonest(best, policy, seed, connections)),
+        latest=latest,
         is_at_most=is_at_most,
+        only_at_pace=only_at_pace,
         attempts=round(times * len(run.attempts_s)),
-        failed=round(times * run.unsuccessful),
-        met_full=round(times * run.met_full),
-        overflows=round(times * run.dropped),
+        failed=of_all(run.unsuccessful),
+        met_full=of_all(run.met_full),
+        overflows=of_all(run.dropped),
         counts_at_most=counts_at_most,
         busiest_s=round(times * run.busiest_s),
         bound=_what_binds(pace, policy, seed, connections),
@@ -165,9 +181,23 @@ def _back_of(times_s: Sequence[float]) -> Back:
     return Back(*known)
 
 
-def _earliest(backs: Sequence[Back], error: float) -> Back:
-    earliest_s = [min(times_s) for times_s in zip(*map(_times, backs), strict=True)]
-    return _back_of([max(0.0, 1 - error) * after_s for after_s in earliest_s])
+def _soonest(best: Laws, policy: Reconnect, seed: int, connections: int) -> list[float]:
+    """When they are back (s) if neither the server nor asyncli takes time: the waits of the clients
+    are known, however badly the laws explain the run.
+    """
+    at_once = msgspec.structs.replace(_at_once(best), connect_per_s=math.inf, end_each_s=0.0)
+    times_s = []
+    for further in range(_DEPTH.seeds):
+        run = _simulated(at_once, policy, seed + further, connections, _DEPTH.for_bounds)
+        times_s.append(_times(_back(run)))
+    return [(1 - MARGINS.error) * min(of_share) for of_share in zip(*times_s, strict=True)]
+
+
+def _earliest(backs: Sequence[Back], error: float, soonest_s: Sequence[float]) -> Back:
+    earliest_s = []
+    for times_s, least_s in zip(zip(*map(_times, backs), strict=True), soonest_s, strict=True):
+        earliest_s.append(max(least_s, (1 - error) * min(times_s)))
+    return _back_of(earliest_s)
 
 
 def _latest(backs: Sequence[Back], error: float, run: Storm) -> Back:
@@ -237,7 +267,8 @@ def least_jitter(pace: Pace, seed: int, connections: int) -> Jitter:
         accept_per_s=slowest.accept_per_s * slower,
         answer_per_s=slowest.answer_per_s * slower,
     )
-    return Jitter(_least(slowest, seed, connections), pace.is_least)
+    is_at_most = pace.is_least and not pace.slow_comebacks
+    return Jitter(_least(slowest, seed, connections), is_at_most)
 
 
 def _least(laws: Laws, seed: int, connections: int) -> float | None:

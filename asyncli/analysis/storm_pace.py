@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
+from asyncli.analysis.in_vain import answer_timeout_s, in_vain
 from asyncli.analysis.standstill import stood_still_s
 from asyncli.analysis.storm_bounds import (
     MARGINS,
@@ -38,7 +39,6 @@ from asyncli.analysis.storm_fit import (
 from asyncli.core.histogram import summed
 from asyncli.core.storm import SYNS_EACH_SECOND, Laws
 from asyncli.model import metrics
-from asyncli.model.plan import Plan
 from asyncli.model.planned_events import (
     DEFAULT_RECONNECT,
     choices_of,
@@ -62,8 +62,9 @@ class UnexplainedStorm(msgspec.Struct, frozen=True):
 class SlowComeback(msgspec.Struct, frozen=True):
     """An event of the run with whose comebacks the server did not keep up: when it began (s), how
     many it ended or silenced, how many of them were not back at the hold's end, how many connects
-    failed or got no answer, and how many answers before they were back were errors; and for how
-    long (s) the server stood still meanwhile.
+    failed, how many got no answer, and how many answers before they were back were errors; and for
+    how long (s) the server stood still meanwhile. ``were_accepted``: the server had accepted those
+    that got no answer.
     """
 
     event: int
@@ -71,8 +72,10 @@ class SlowComeback(msgspec.Struct, frozen=True):
     ended: int
     not_back: int
     failed: int
+    unanswered: int
     errors: int
     stood_still_s: float = 0.0
+    were_accepted: bool = False
 
 
 class Pace(msgspec.Struct, frozen=True):
@@ -133,7 +136,7 @@ def measured_pace(run: Run, backlog: int) -> Pace | Unmeasured:
         connect_per_s=workers_of(run) / MARGINS.connect_each_s,
         end_each_s=MARGINS.end_each_s / workers_of(run),
         connect_timeout_s=run.plan.connect_timeout_s,
-        answer_timeout_s=_answer_timeout_s(run.plan),
+        answer_timeout_s=answer_timeout_s(run.plan),
         syns_each_second=syns_each_second(run.environment),
     )
     shown = [by_ramp(run, base)]
@@ -182,14 +185,6 @@ def syns_each_second(environment: Mapping[str, object]) -> int:
     if (int(major), int(minor)) < (6, 5):
         return 1
     return SYNS_EACH_SECOND
-
-
-def _answer_timeout_s(plan: Plan) -> float:
-    """How long a client waits for the first answer after TCP's connect."""
-    # The answer to a handshake has the time limit of a connect.
-    if plan.tls is not None or plan.protocol not in ("http", "tcp"):
-        return plan.connect_timeout_s
-    return plan.timeout_s
 
 
 # -- by a storm
@@ -270,7 +265,9 @@ def _slow_comebacks(run: Run, explained: Collection[int | None]) -> tuple[SlowCo
     for number, window in sorted(run.event_windows.items()):
         counts = run.counts_of_event(number)
         not_back = max(0, counts.away)
-        failed = counts.phantoms + sum(counts.failures.values())
+        handshakes = counts.handshakes_in_vain
+        failed = sum(counts.failures.values()) - handshakes
+        unanswered = counts.phantoms + handshakes
         errors = sum(counts.error_answers.values())
         if number in explained or not counts.attempts:
             continue
@@ -278,12 +275,22 @@ def _slow_comebacks(run: Run, explained: Collection[int | None]) -> tuple[SlowCo
         if not not_back:
             end_s = window.start_s + counts.back_ms.greatest / 1e3
         still_s = stood_still_s(run, window.start_s, end_s)
-        if not_back or failed or errors or still_s:
-            slow.append(
-                SlowComeback(
-                    number, window.start_s, counts.ended, not_back, failed, errors, still_s
-                )
+        if not (not_back or failed or unanswered or errors or still_s):
+            continue
+        waited = in_vain(run, window, counts)
+        slow.append(
+            SlowComeback(
+                event=number,
+                at_s=window.start_s,
+                ended=counts.ended,
+                not_back=not_back,
+                failed=failed,
+                unanswered=unanswered,
+                errors=errors,
+                stood_still_s=still_s,
+                were_accepted=waited is not None and waited.received == "accepted",
             )
+        )
     return tuple(slow)
 
 

@@ -15,7 +15,7 @@ import msgspec
 from asyncli.analysis.constants import MISSED_S
 from asyncli.analysis.event_times import events_begun_in
 from asyncli.findings.event_words import EventWords
-from asyncli.findings.losses import listen
+from asyncli.findings.losses import listener_gone
 from asyncli.model.metrics import SERVER_LISTENERS, SERVER_LISTENERS_BACKLOG
 from asyncli.model.records import Finding
 from asyncli.model.run import TICK_S, Run
@@ -72,8 +72,7 @@ def listeners_gone(run: Run) -> list[Finding]:
 
     longest = max(absences, key=lasted_s)
     return [
-        listen(
-            "gone",
+        listener_gone(
             longest.held,
             from_s=longest.from_s,
             until_s=longest.until_s,

@@ -39,7 +39,7 @@ from asyncli.collect.sampler import Probe, Sampler, SamplerOptions
 from asyncli.collect.server_limits import ServerLimits
 from asyncli.collect.sock_diag import listening_sockets, server_sockets
 from asyncli.collect.status_reader import StatusReader
-from asyncli.findings.losses import listen
+from asyncli.findings.losses import listener_gone
 from asyncli.findings.probes import server_master_ended, server_processes_unknown, server_restarted
 from asyncli.findings.server import several_servers
 from asyncli.model.errors import HostError
@@ -305,7 +305,7 @@ class Collector(Sampler):
             reading = listeners.read()
             is_gone = listeners.absent_for >= _SURELY_ABSENT and not found.apart
             if is_gone and self._connections:
-                reading.findings.append(listen("gone", self._connections))
+                reading.findings.append(listener_gone(self._connections))
             return reading
 
         return {"listeners": read}

@@ -176,6 +176,15 @@ class Comebacks:
 
     # -- how an attempt went
 
+    def began_at(self, row: int) -> float:
+        """When the event began that a row comes back from."""
+        return self._begun_at[self.event_of[row]]
+
+    def failed_at(self, row: int, destination: int) -> None:
+        """A connect of an event's row to one of several addresses failed, or got no answer."""
+        counts = self.counts_of(self.event_of[row]).failed_at
+        counts[destination] = counts.get(destination, 0) + 1
+
     def failed(self, row: int, cause: str) -> bool:
         """A connect failed. True if it is an event's, which counts it."""
         event = self.event_of.get(row)
@@ -191,26 +200,42 @@ class Comebacks:
         counts.opened += 1
         counts.connect_us.add(took_s * 1e6)
 
-    def unanswered(self, row: int, *, asked: bool, established_at: float) -> None:
+    def unanswered(
+        self, row: int, *, asked: bool, established_at: float, acknowledged: bool | None
+    ) -> None:
         """The connection of an event's row ended before its first answer: a new one is a phantom;
         one from before the event was ended by the server meanwhile. ``asked``: a heartbeat was
-        sent.
+        sent. ``acknowledged``: as of :meth:`in_vain`; None: the server ended it.
         """
         event = self.event_of[row]
         counts = self.counts_of(event)
         was_turned_away = row in self._answered_with_error
         self._answered_with_error.discard(row)
-        if established_at < self._begun_at[event]:
+        if established_at < self.began_at(row):
             counts.closed += 1
         elif was_turned_away:
             counts.turned_away += 1
         else:
             counts.phantoms += 1
+            if acknowledged is not None:
+                self.in_vain(row, acknowledged=acknowledged)
         counts.unanswered += asked
+
+    def in_vain(self, row: int, *, acknowledged: bool) -> None:
+        """An event's row got no answer in time on a connection that stands. ``acknowledged``: its
+        peer's kernel had all that was sent.
+        """
+        counts = self.counts_of(self.event_of[row])
+        counts.in_vain += 1
+        counts.acknowledged += acknowledged
 
     def answered_with_error(self, row: int, status: int) -> None:
         """An event's row was answered, with this HTTP status: it is not back by that."""
         self._answered_with_error.add(row)
+        self.refused_with_error(row, status)
+
+    def refused_with_error(self, row: int, status: int) -> None:
+        """An event's row had an answer with this HTTP status, as to the handshake of a protocol."""
         answers = self.counts_of(self.event_of[row]).error_answers
         answers[status] = answers.get(status, 0) + 1
 
@@ -232,6 +257,11 @@ class Comebacks:
             self._slowest_way_s = max(self._slowest_way_s, way_s)
         if answer_s is not None:
             counts.answer_us.add(answer_s * 1e6)
+
+    def is_missing(self, row: int, destination: int) -> None:
+        """The drain begins, and an event's row had no answer since, last from this address."""
+        counts = self.counts_of(self.event_of[row]).missing_at
+        counts[destination] = counts.get(destination, 0) + 1
 
     def is_waiting(self, row: int) -> None:
         """The drain begins before the first wait of an event's row is over."""

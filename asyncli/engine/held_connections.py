@@ -54,6 +54,7 @@ from asyncli.model.protocol_table import OTHER_REASONS
 from asyncli.model.quotation import Quotation
 from asyncli.model.records import (
     CHURN,
+    HANDSHAKES_IN_VAIN,
     SENT_AGAIN_S,
     Deaths,
     ProtocolCounts,
@@ -138,6 +139,7 @@ class HeldConnections:
         # Listeners that hear again after an event, and have had no message since.
         self._hears_again: set[int] = set()
         self._has_policy = shard.reconnect is not None
+        self._has_several = len(shard.destinations) > 1
         self._coming_back = self.comebacks.event_of
         #: Rows whose connection stands by our kernel alone: they come back from an event, and the
         #: server has not answered yet. They are not held.
@@ -254,6 +256,12 @@ class HeldConnections:
         says of first ones.
         """
         return row in self._coming_back and self._silence_s is None
+
+    def _asks_for_status(self, row: int) -> bool:
+        """Whether a row that comes back from an event is so only by the status of an answer, which
+        follows the handshake.
+        """
+        return self._protocol.answers_have_status and row in self._coming_back
 
     def end_by_event(self, row: int, event: int, *, abort: bool) -> None:
         """End the connection of a row, which comes back; ``abort``: by RST."""
@@ -555,6 +563,9 @@ class HeldConnections:
             if self.state[row] != STALLED:
                 # Of who stalls until now, the end of it tells.
                 self.comebacks.is_still_away(row, now)
+            is_to_come = self.state[row] == AWAY and not self._retries[row]
+            if self._has_several and not is_to_come:
+                self.comebacks.is_missing(row, self._destination[row])
             on_the_way = self.state[row] in (CONNECTING, HANDSHAKE, AWAITING)
             if on_the_way and not self._retries[row]:
                 self.comebacks.is_on_its_way(row, now)
@@ -667,7 +678,7 @@ class HeldConnections:
         now = self._net.clock()
         self._counts.handshake_us.add((now - self.connecting[row]) * 1e6)
         self.connecting[row] = self._established_at[row]
-        beat = self._beats_at_once and not self.draining
+        beat = (self._beats_at_once or self._asks_for_status(row)) and not self.draining
         reply += self._next_heartbeat(row) if beat else b""
         if not reply or self._write(row, reply):
             self._establish([(row, self.number(row), now)], beat)
@@ -735,11 +746,12 @@ class HeldConnections:
 
     def _connected_again(self, row: int, took_s: float, now: float, beat_sent: bool) -> None:
         """The connect of an event's row succeeded. It is back, and so held, if the peer answered
-        its handshake, or if the protocol asks nothing.
+        its handshake and its answers have no status, or if the protocol asks nothing.
         """
         self.comebacks.connected(row, took_s)
         self.unproven.add(row)
-        if self._handshake is not None or not beat_sent:
+        was_answered = self._handshake is not None and not self._asks_for_status(row)
+        if was_answered or not beat_sent:
             self._is_back(row, now)
 
     def _receive(self, row: int, handle: int, awaiting: bool) -> None:
@@ -879,6 +891,8 @@ class HeldConnections:
         except ProtocolError as error:
             if awaiting and error.answer is not None:
                 return msgspec.structs.replace(error.answer, keep_alive=False, end=error)
+            if error.status >= _LOWEST_ERROR and row in self._coming_back:
+                self.comebacks.refused_with_error(row, error.status)
             self._end(row, MALFORMED, reason=str(error))
             return None
         if event is None:
@@ -996,6 +1010,10 @@ class HeldConnections:
             self.comebacks.ended_by_command(command, now)
             self._end_by_command(row, command, now, in_wheel)
         elif state in (CONNECTING, HANDSHAKE):
+            if is_of_event and self._has_several:
+                self.comebacks.failed_at(row, self._destination[row])
+            if is_of_event and why in HANDSHAKES_IN_VAIN:
+                self.comebacks.in_vain(row, acknowledged=self._net.acknowledged(handle))
             if self._connect_failed(row, why):
                 self._connect_at(row, now)
                 return
@@ -1003,7 +1021,10 @@ class HeldConnections:
                 silent = f"{'closed' if event == EOF else 'reset'} without an answer"
                 self._count_reason(row, self._counts.refused, reason or silent)
         elif is_of_event:
-            self._end_phantom(row, in_wheel)
+            acknowledged = None
+            if event == DEADLINE:
+                acknowledged = self._net.acknowledged(handle)
+            self._end_phantom(row, in_wheel, acknowledged)
         else:
             if reason:
                 self._count_reason(row, self._counts.broken, reason)
@@ -1068,14 +1089,22 @@ class HeldConnections:
         self._retries[row] = 0
         self.comebacks.leave(row, event, now)
 
-    def _end_phantom(self, row: int, in_wheel: bool) -> None:
+    def _end_phantom(self, row: int, in_wheel: bool, acknowledged: bool | None) -> None:
         """The connection of an event's row ended before its first answer: a new one, or the one
-        that it had before, which the server had ended meanwhile.
+        that it had before, which the server had ended meanwhile. ``acknowledged``: as of
+        :meth:`Comebacks.unanswered`.
         """
         asked = self._take_off_schedule(row, in_wheel)
         self._beats[row] += asked
         self._retries[row] = min(255, self._retries[row] + 1)
-        self.comebacks.unanswered(row, asked=asked, established_at=self._established_at[row])
+        if self._has_several and self._established_at[row] >= self.comebacks.began_at(row):
+            self.comebacks.failed_at(row, self._destination[row])
+        self.comebacks.unanswered(
+            row,
+            asked=asked,
+            established_at=self._established_at[row],
+            acknowledged=acknowledged,
+        )
 
     def _reopen_later(self, row: int, now: float) -> None:
         """Have a row connect again: by the plan's policy, or where it has none with a backoff, at

@@ -510,34 +510,16 @@ def reopened_later(count: int, longest_s: float, hold_s: float) -> str:
     return f"retry: delays the reopening of {format_many(count, 'lost connection')} {delay}"
 
 
-#: The code of :func:`listen` where nothing listens any more.
-LISTENER_GONE = "listen_gone"
-
-
-@finding("listen_{what}", "warning", values="full, overflows, drops or gone")
+@finding("listen_{what}", "warning", values="full, overflows or drops")
 def listen(
-    what: str,
-    count: int,
-    host: str = "",
-    dropped: int | None = None,
-    stood_still: float = 0.0,
-    from_s: float | None = None,
-    until_s: float | None = None,
-    events: Sequence[EventWords] = (),
+    what: str, count: int, host: str, dropped: int | None, stood_still: float = 0.0
 ) -> Words:
     """A listen queue was full, or listening sockets dropped connects, probably the server's.
     Connects of asyncli waited for a Unix socket's queue; or with TCP they timed out, or their own
     sockets sent the SYN or the first request again, while listening sockets of the server's host
-    dropped some, of all programs. ``gone``: no socket listened at the server's ports any more while
-    it still held connections. A process that ends in order closes its listening socket first, and
-    the one that was to take its place did not; those who are connected notice nothing until it
-    ends. ``count``: of ours; where none listened, those that were held as that began; ``dropped``:
-    by the host; ``stood_still``: which share of these while the server stood still; ``from_s``:
-    since when none listened, null while the run lasts; ``until_s``: null if to the end; ``events``:
-    those of the plan in whose time that began.
+    dropped some, of all programs. ``count``: of ours; ``dropped``: by the host; ``stood_still``:
+    which share of these while the server stood still.
     """
-    if f"listen_{what}" == LISTENER_GONE:
-        return _nothing_listened(count, from_s, until_s, events)
     words = _QUEUE[what].format(host=host, dropped=format_count(dropped or 0))
     likely = "" if what == "full" else ": looks like the server's"
     remedy = "raise its backlog=, which net.core.somaxconn caps, or open connections more slowly"
@@ -550,10 +532,23 @@ def listen(
     return Words(_many(count, f"{words}{likely}"), remedy)
 
 
-def _nothing_listened(
-    held: int, from_s: float | None, until_s: float | None, events: Sequence[EventWords]
+#: The code of :func:`listener_gone`.
+LISTENER_GONE = "listen_gone"
+
+
+@finding(LISTENER_GONE, "warning")
+def listener_gone(
+    held: int,
+    from_s: float | None = None,
+    until_s: float | None = None,
+    events: Sequence[EventWords] = (),
 ) -> Words:
-    """Since when nothing listened at the server's ports, though it held connections."""
+    """No socket listened at the server's ports any more while it still held connections. A process
+    that ends in order closes its listening socket first, and the one that was to take its place did
+    not; those who are connected notice nothing until it ends. ``held``: as that began; ``from_s``:
+    since when none listened, null while the run lasts; ``until_s``: null if to the end; ``events``:
+    those of the plan in whose time that began.
+    """
     when = "any more"
     refused = "new clients are refused"
     if from_s is not None:
@@ -572,6 +567,38 @@ def _nothing_listened(
     if commands:
         remedy = f"{commands}; {remedy}"
     return Words(evidence, remedy)
+
+
+#: What a server does since an event whose clients had no answer, by where their connects were.
+_ANSWERS_NONE = {
+    "accepted": (
+        "the server accepts connections, and answers none {since}: it accepted {connects}, and "
+        "answered none of them within {waited}"
+    ),
+    "waiting": (
+        "the server accepts no connection, and answers none {since}: {connects} waited in its "
+        "listen queue for {waited}, and its program did not take them"
+    ),
+}
+
+
+@finding("listen_{where}", "warning", values="accepted or waiting")
+def answers_none(where: str, count: int, event: int, from_s: float, patience_s: float) -> Words:
+    """The server answers nobody since an event of the plan: its program accepts connections and is
+    silent, as one that waits for something after a deploy, or takes none from its listen queue, by
+    the kernel's list of its sockets. ``count``: connects of asyncli; ``event``: its number;
+    ``from_s``: when it began; ``patience_s``: how long each of the connects waited.
+    """
+    words = _ANSWERS_NONE[where].format(
+        since=f"since event {event}, at {format_clock(from_s)}",
+        connects=format_many(count, "connect"),
+        waited=format_duration(patience_s),
+    )
+    return Words(
+        words,
+        "see the server's log of that moment, and what its process waits for; a health check that "
+        "asks for an answer, and not only for a connect, would have seen it",
+    )
 
 
 def _many(count: float, words: str) -> str:

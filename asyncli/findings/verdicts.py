@@ -117,8 +117,8 @@ def lost_but_allowed(count: int) -> str:
 
 def lost_by_asyncli_but_allowed(count: int) -> str:
     return (
-        f"the server lost none; {count:,} {was_or_were(count)} lost with asyncli's own processes, "
-        "which --fail-if allows"
+        f"{count:,} {was_or_were(count)} lost with asyncli's own processes, which --fail-if "
+        "allows, and none by the server"
     )
 
 

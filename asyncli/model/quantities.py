@@ -419,6 +419,15 @@ _OF_EVENTS: Sequence[Quantity] = (
         "count",
         "clients whose process of asyncli ended before they were back",
     ),
+    Quantity("events.*.in_vain.count", "count", "connects that got no answer in time"),
+    Quantity(
+        "events.*.in_vain.acknowledged",
+        "count",
+        "connects without an answer in time whose request the server's kernel had",
+    ),
+    Quantity(
+        "events.*.in_vain.patience_s", "s", "how long each connect without an answer waited for it"
+    ),
     Quantity(
         "events.*.not_back",
         "count",

@@ -304,6 +304,10 @@ class ProtocolCounts(msgspec.Struct):
     retry_s: Histogram = msgspec.field(default_factory=Histogram)
 
 
+#: Causes of failed connects whose connections stood, and got no answer in time.
+HANDSHAKES_IN_VAIN = ("handshake_timeout", "tls_timeout")
+
+
 #: The number of what churn ends, among the plan's events, whose numbers begin at 1.
 CHURN = 0
 
@@ -361,11 +365,23 @@ class EventCounts(msgspec.Struct):
     #: Of those that stalled: the largest TCP segments of their connections (bytes; 0: no TCP) ->
     #: how many.
     segments: dict[int, Count] = msgspec.field(default_factory=dict)
+    #: Of several addresses of a plan: the place of one among them -> how many connects to it
+    #: failed, or got no answer.
+    failed_at: dict[int, Count] = msgspec.field(default_factory=dict)
+    #: Likewise those who had an answer neither by a connect nor otherwise when the drain began,
+    #: though it was their turn, by the address that they tried last.
+    missing_at: dict[int, Count] = msgspec.field(default_factory=dict)
     #: New connections that ended before their first answer; of these, those that had asked.
     phantoms: Count = 0
     unanswered: Count = 0
+    #: Connects that got no answer in time, to a request or to the handshake of a protocol or of
+    #: TLS, though the client's kernel called them connected; of these, those of which the peer's
+    #: kernel had acknowledged all that was sent.
+    in_vain: Count = 0
+    acknowledged: Count = 0
     #: Answers with an error status to those who come back, who are not back by these: status -> how
-    #: many; and new connections that ended after such an answer.
+    #: many (also those to the handshake of a protocol, whose connects are in ``failures`` too); and
+    #: new connections that ended after such an answer.
     error_answers: dict[int, Count] = msgspec.field(default_factory=dict)
     turned_away: Count = 0
     #: From the event's instant to the first answer on a new connection (ms).
@@ -379,6 +395,11 @@ class EventCounts(msgspec.Struct):
     lateness_us: Histogram = msgspec.field(default_factory=Histogram)
     connect_us: Histogram = msgspec.field(default_factory=Histogram)
     answer_us: Histogram = msgspec.field(default_factory=Histogram)
+
+    @property
+    def handshakes_in_vain(self) -> int:
+        """How many handshakes of a protocol, or of TLS, got no answer in time."""
+        return sum(self.failures.get(cause, 0) for cause in HANDSHAKES_IN_VAIN)
 
     @property
     def turns_to_come(self) -> int:

@@ -69,16 +69,25 @@ class Grant:
             if status in self._statuses:
                 return AnswerHead(line, fields, bytes(self._head))
             if status >= 200 or status == 101:
-                raise ProtocolError(self._refused(line, fields))
+                raise self._refused(status, line, fields)
 
-    def _refused(self, line: re.Match[bytes], fields: dict[bytes, list[bytes]]) -> str:
-        """The status, the reason, and the target of a redirect or the first line of the body."""
+    def _refused(
+        self, status: int, line: re.Match[bytes], fields: dict[bytes, list[bytes]]
+    ) -> ProtocolError:
+        """With the status, the reason, and the target of a redirect or the first line of the
+        body.
+        """
         if b"location" in fields:
             target = b"Location: " + fields[b"location"][0]
         else:
             target = _first_line(bytes(self._head), chunked=b"transfer-encoding" in fields)
         # The first one's text for each status: other texts may differ by the time of day.
         reason, detail = self._refusals.setdefault(
-            int(line[3]), (shown_bytes(line[4] or b""), shown_bytes(target))
+            status, (shown_bytes(line[4] or b""), shown_bytes(target))
         )
-        return f"HTTP {int(line[3])} {reason}".rstrip() + (f": {detail}" if detail else "")
+        words = f"HTTP {status} {reason}".rstrip()
+        if detail:
+            words = f"{words}: {detail}"
+        error = ProtocolError(words)
+        error.status = status
+        return error

@@ -68,6 +68,7 @@ class Http2(Protocol):
         self._questions = [BEAT_HEAD + text for text in self._nonces.texts]
         if not settings.heads:
             self.answers, self.owed = self._nonces.answers, self._nonces.owed
+        self.answers_have_status = bool(settings.heads)
         asked = (settings.heads, settings.gets)
         self._heads, self._gets = (
             [RequestFrames(Filled(one, fields), settings.scheme) for one in each] for each in asked

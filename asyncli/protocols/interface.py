@@ -36,10 +36,12 @@ ANSWER, NEWS, CLOSING, ESTABLISHED = range(4)
 
 class ProtocolError(Exception):
     """The peer sent what the protocol does not allow; ``str()`` says what. ``answer``: the
-    heartbeat's answer, if it came before that in the same read.
+    heartbeat's answer, if it came before that in the same read. ``status``: of HTTP, by which the
+    peer refused a handshake; 0: by none.
     """
 
     answer: Event | None = None
+    status = 0
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -83,6 +85,8 @@ class Protocol:
     #: them before the row is held; None: there is no handshake. Until ESTABLISHED the row is in
     #: ``partial``.
     handshake: Callable[[int, int], bytes] | None = None
+    #: Whether answers to heartbeats have a status of HTTP, beside a handshake before them.
+    answers_have_status = False
     #: Whether the answer to the last of several unanswered heartbeats answers those before it.
     last_answers_all = False
     #: Whether :meth:`further_heartbeat` is answered as a heartbeat is.

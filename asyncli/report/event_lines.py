@@ -6,13 +6,16 @@ from collections.abc import Sequence
 
 import msgspec
 
+from asyncli.analysis.in_vain import InVain
 from asyncli.analysis.noticed import Noticed
 from asyncli.model.units import format_count, format_duration, format_many, was_or_were
 from asyncli.report.run_provoked import (
+    at_addresses,
     came_back,
     concerned,
     connects_of,
     ending,
+    handshakes_in_vain,
     longest_away,
     without_answers,
 )
@@ -58,7 +61,7 @@ def _all_is_well(event: EventPart) -> bool:
         return True
     if event.then == "gone" or took_nobody(event):
         return False
-    return came_back(event) == concerned(event) and not _failed(event)
+    return came_back(event) == concerned(event) and not (_failed(event) or _unanswered(event))
 
 
 def _well(well: Sequence[EventPart], done: Sequence[EventPart]) -> str:
@@ -152,28 +155,56 @@ def _were_back(event: EventPart) -> str:
 def _not_back(event: EventPart) -> list[str]:
     """Of those who were not, why."""
     counts = (
-        (event.not_back, "not, though it was their turn"),
-        (event.waiting, "not to be back before the drain"),
-        (event.ended_again, "ended by another event before"),
-        (event.lost_with_worker, "lost with a process of asyncli's own before"),
+        (event.waiting, "{were} not to be back before the drain"),
+        (event.ended_again, "{were} ended by another event before that"),
+        (event.lost_with_worker, "went with a process of asyncli's own before that"),
         (event.unheard, "to whom the server sent nothing since, so that nothing tells"),
     )
-    return [f"{format_count(known(count))} {why}" for count, why in counts if count]
+    sentences = []
+    if event.not_back:
+        missing = f"{format_count(event.not_back)} {was_or_were(event.not_back)} not back"
+        where = at_addresses(event.not_back_at)
+        sentences.append(f"{missing}, though it was their turn{where}")
+    for count, why in counts:
+        if count:
+            number = known(count)
+            sentences.append(f"{format_count(number)} {why.format(were=was_or_were(number))}")
+    return sentences
 
 
 def _how_connects_went(event: EventPart) -> str:
     failed = _failed(event)
+    unanswered = _unanswered(event)
     errors = sum((event.error_answers or {}).values())
-    text = ""
+    parts = []
     if failed:
-        text = f", {format_many(failed, 'connect')} failed or got no answer"
-    elif connects_of(event) > 0:
-        text = ", none failed"
+        parts.append(f"{format_many(failed, 'connect')} failed")
+    if unanswered:
+        parts.append(f"{format_many(unanswered, 'connect')} {_how_unanswered(event)}")
+    if not parts and connects_of(event) > 0:
+        parts.append("no connect failed")
     if errors:
-        text += f", {format_many(errors, 'answer')} before {was_or_were(errors)} errors"
-    return text
+        parts.append(f"{format_many(errors, 'answer')} before that {was_or_were(errors)} errors")
+    if not parts:
+        return ""
+    return f"; {', '.join(parts)}"
 
 
 def _failed(event: EventPart) -> int:
-    """How many connects failed, or got no answer."""
-    return sum(known(event.failures).values()) + known(event.phantoms)
+    """How many connects failed, without the handshakes that got no answer in time."""
+    return sum(known(event.failures).values()) - handshakes_in_vain(event)
+
+
+def _unanswered(event: EventPart) -> int:
+    """How many connects succeeded and got no answer."""
+    return known(event.phantoms) + handshakes_in_vain(event)
+
+
+def _how_unanswered(event: EventPart) -> str:
+    """That they got no answer, though the server had accepted them where that is known."""
+    in_vain = event.in_vain
+    if not isinstance(in_vain, InVain) or in_vain.received != "accepted":
+        return "got no answer"
+    if in_vain.count < _unanswered(event):
+        return "got no answer"
+    return f"{was_or_were(in_vain.count)} accepted and not answered"

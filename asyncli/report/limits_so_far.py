@@ -83,7 +83,7 @@ def limit_so_far(outcome: Outcome, *, is_held: bool = False) -> LimitSoFar:
         is_crossed = None
     return LimitSoFar(
         threshold.text,
-        threshold.key,
+        threshold.shown_key,
         bound,
         outcome.value,
         outcome.amount,
@@ -181,7 +181,8 @@ class LimitsSoFar:
         if t_s is None or self._is_drained:
             return
         for outcome in self._times_back.tick(t_s, tick):
-            self._too_late.setdefault(outcome.threshold.text, limit_so_far(outcome))
+            limit = limit_so_far(msgspec.structs.replace(outcome, so_far=True))
+            self._too_late.setdefault(limit.text, limit)
             self._state = None
 
     def event(self, event: RunEvent) -> None:
@@ -219,6 +220,17 @@ class LimitsSoFar:
                 return limit
         return None
 
+    def _computed_of(self, threshold: Threshold) -> LimitSoFar | None:
+        """A limit as it was computed. That some are not back after so long is sure only some time
+        later, and told then.
+        """
+        limit = self._computed.get(threshold.text)
+        if limit is None or not limit.is_crossed or limit.at_s is None:
+            return limit
+        if not self._times_back.judges(threshold):
+            return limit
+        return msgspec.structs.replace(limit, is_crossed=None)
+
     def _judged(self) -> list[LimitSoFar]:
         document = so_far(self._total)
         document["connections"]["requested"] = self._requested
@@ -230,11 +242,11 @@ class LimitsSoFar:
             counted[outcome.threshold.text] = limit_so_far(outcome)
         limits = []
         for threshold in self._thresholds:
-            limit = counted.get(threshold.text) or self._computed.get(threshold.text)
+            limit = counted.get(threshold.text) or self._computed_of(threshold)
             if limit is None:
                 limit = LimitSoFar(
                     threshold.text,
-                    threshold.key,
+                    threshold.shown_key,
                     float(threshold.bound),
                     is_relative=threshold.is_relative,
                 )

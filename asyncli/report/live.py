@@ -253,6 +253,7 @@ _NOT_IN_STATUS = (
     "elapsed_s",
     "counted_s",
     "away",
+    "not_back",
     "hold_left_s",
     "findings",
     "findings_seen",
@@ -316,8 +317,8 @@ def plain_line(state: LiveState) -> str:
 
 def _progress(state: LiveState) -> Iterator[str]:
     yield f"held {format_count(state.held)} of {format_count(state.asked)}"
-    if state.away and state.phase == "hold":
-        yield f"{format_count(state.away)} away by events"
+    if state.phase == "hold":
+        yield from _away(state)
     if state.phase == "ramp" and state.achieved_per_s is not None:
         yield f"{state.achieved_per_s:,.0f}/s (asked {or_dash(state.asked_per_s, ',.0f')}/s)"
     left_s = round(state.eta_s or 0)
@@ -327,6 +328,14 @@ def _progress(state: LiveState) -> Iterator[str]:
         yield f"{format_duration(left_s)} left"
     if state.refilling and state.phase == "hold":
         yield "reopening"
+
+
+def _away(state: LiveState) -> Iterator[str]:
+    """Who is missing by the plan's events."""
+    if state.away:
+        yield f"{format_count(state.away)} away by events"
+    if state.not_back:
+        yield f"{format_count(state.not_back)} not back from events"
 
 
 def _troubles(state: LiveState) -> Iterator[str]:

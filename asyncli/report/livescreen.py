@@ -289,6 +289,8 @@ def _connections(state: LiveState) -> Iterator[Fact]:
     yield "connecting", format_count(state.connecting), ""
     if state.away and state.phase == "hold":
         yield "away", format_count(state.away), ""
+    if state.not_back and state.phase == "hold":
+        yield "not back", format_count(state.not_back), "bold yellow"
     yield "lost", format_count(state.lost), _red_above_zero(state.lost)
     yield "failed", format_count(state.failed), _red_above_zero(state.failed)
 

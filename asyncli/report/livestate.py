@@ -65,8 +65,10 @@ class LiveState(msgspec.Struct):
     lost: int = 0
     failed: int = 0
     connecting: int = 0
-    #: Connections that events of the plan ended, and that are not to be back yet.
+    #: Connections that events of the plan ended, and that are not to be back yet; and those that
+    #: had no answer since, though it was their turn.
     away: int = 0
+    not_back: int = 0
     #: Until the hold ends; infinite without an end, or before it is known.
     hold_left_s: float = math.inf
     #: Connections that wait for an answer, and the longest wait; 0 until one has waited for more
@@ -202,6 +204,9 @@ class LiveFold:
         self._accepts: float | None = None
         #: By the number of an event: who is not to be back yet, and for good with some events.
         self._turns_to_come: Counter[int] = Counter()
+        #: Likewise who had no answer since, and of those with a turn to come who is gone for good.
+        self._without_answer: Counter[int] = Counter()
+        self._gone: Counter[int] = Counter()
         self._findings: deque[Notice] = deque(maxlen=_FINDINGS_KEPT)
         self._events: deque[RunEvent] = deque(maxlen=_EVENTS_KEPT)
         #: Commands of the plan so far, by the numbers of their events.
@@ -265,6 +270,9 @@ class LiveFold:
         state.failed += tick.failed
         for number, counts in tick.events.items():
             self._turns_to_come[number] += counts.turns_to_come
+            self._gone[number] += counts.gone
+            if self._has_turns(number):
+                self._without_answer[number] += counts.away
         _add(state.deaths, tick.lost_by_cause)
         _add(state.failures, tick.failures)
         _add(state.errors, {str(status): count for status, count in errors(tick).items()})
@@ -384,6 +392,7 @@ class LiveFold:
         state.events = tuple(self._events)
         state.limits = self._limits.state()
         state.away = sum(max(0, turns) for turns in self._turns_to_come.values())
+        state.not_back = self._not_back()
         state.hold_left_s = self._hold_left_s()
         self._progress()
         return msgspec.structs.replace(
@@ -392,6 +401,21 @@ class LiveFold:
             failures=dict(state.failures),
             errors=dict(state.errors),
         )
+
+    def _has_turns(self, number: int) -> bool:
+        """Whether an event has its clients come back each in turn. Who stalls is held, and of churn
+        some are always on their way.
+        """
+        planned = self._plan.event_numbered(number)
+        return planned is None or planned.do not in ("churn", "stall")
+
+    def _not_back(self) -> int:
+        """How many had no answer since an event, though it was their turn."""
+        total = 0
+        for number, without_answer in self._without_answer.items():
+            turns_to_come = max(0, self._turns_to_come[number] - self._gone[number])
+            total += max(0, without_answer - turns_to_come)
+        return total
 
     def _now(self, t_s: float) -> None:
         self._state.elapsed_s = max(self._state.elapsed_s, t_s)

@@ -224,7 +224,10 @@ def _beats_counted(summary: Summary) -> doc.Paragraph:
     text = f"{sent} sent, {answered} answered, {failed} unanswered"
     given_up = sum(event.given_up or 0 for event in summary.events or [])
     if given_up:
-        text += f", {format_count(given_up)} given up as events ended their connections"
+        text += (
+            f", {format_count(given_up)} given up as an event, or the way back from one, ended "
+            "their connections"
+        )
     statuses = [f"{format_count(count)} × {status}" for status, count in beats.by_status.items()]
     if statuses:
         text = f"{text}; status {', '.join(statuses)}"

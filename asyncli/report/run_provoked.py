@@ -7,10 +7,12 @@ import msgspec
 from asyncli.analysis.away import Away
 from asyncli.analysis.constants import MISSED_S
 from asyncli.analysis.event_pace import EventPace
+from asyncli.analysis.in_vain import InVain
 from asyncli.analysis.noticed import Noticed
 from asyncli.analysis.provoked import Back, Closed, ServerPrice, SpentDescriptors
 from asyncli.analysis.slow_readers import SlowReaderCost, SlowReaders
 from asyncli.model.planned_events import UNREAD_BYTES
+from asyncli.model.records import HANDSHAKES_IN_VAIN
 from asyncli.model.run import TICK_S
 from asyncli.model.text import oneline
 from asyncli.model.units import (
@@ -24,10 +26,12 @@ from asyncli.model.units import (
 )
 from asyncli.report import document as doc
 from asyncli.report.format import milliseconds
-from asyncli.report.summary_parts import EventPart, known, took_nobody
+from asyncli.report.summary_parts import AtAddress, EventPart, known, took_nobody
 
 # Of what a command printed; the JSON has more.
 _LONGEST_QUOTED = 200
+# Of several addresses at which connects failed so many are named.
+_MOST_ADDRESSES = 3
 # A smaller share of the CPUs that other programs had is no news.
 _WORTH_TELLING = 0.1
 _ENDED_BY = {"rst": "by RST", "fin": "by FIN"}
@@ -468,7 +472,7 @@ def _comeback(event: EventPart) -> str:
             f"whether {_so_many(event.unheard)} back cannot be told: the server sent nothing since"
         )
     if event.not_back:
-        parts.append(_not_back(event.not_back, back))
+        parts.append(_not_back(event.not_back, back) + at_addresses(event.not_back_at))
     parts += _error_answers(event)
     parts.append(_attempts(event))
     return "; ".join(parts)
@@ -565,13 +569,73 @@ def _attempts(event: EventPart) -> str:
     phantoms = known(event.phantoms)
     if not failures and not phantoms:
         return f"{attempts}, none failed"
-    parts = [f"{format_count(count)} {cause}" for cause, count in failures.items()]
+    parts = []
+    for cause, count in failures.items():
+        parts.append(f"{format_count(count)} {cause}{_though_accepted(event, cause)}")
     if phantoms:
-        parts.append(
-            f"{format_count(phantoms)} that this host's kernel called connected and that got no "
-            "answer"
-        )
-    return f"{attempts}, of which failed: {', '.join(parts)}"
+        parts += _without_answer(event, phantoms)
+    return f"{attempts}, of which failed: {', '.join(parts)}{at_addresses(event.failed_at)}"
+
+
+def at_addresses(counts: list[AtAddress] | msgspec.UnsetType) -> str:
+    """At which of several addresses so many were; "" where there is one."""
+    if not isinstance(counts, list) or not counts:
+        return ""
+    if len(counts) == 1:
+        return f", all at {oneline(counts[0].address)}"
+    named = []
+    for place in counts[:_MOST_ADDRESSES]:
+        named.append(f"{format_count(place.count)} at {oneline(place.address)}")
+    if len(counts) > len(named):
+        named.append(f"the others at {format_count(len(counts) - len(named))} more addresses")
+    return f", of them {', '.join(named)}"
+
+
+#: Where connects were that got no answer in time.
+_WAITED = {
+    "accepted": "that the server accepted and did not answer in {patience}",
+    "waiting": "that waited in the server's listen queue for {patience} and were not accepted",
+    "acknowledged": "that the server's kernel had and that got no answer in {patience}",
+    "dropped": (
+        "that this host's kernel called connected and the server's had dropped, as its listen "
+        "queue was full"
+    ),
+}
+_WAITED_SOMEWHERE = "that this host's kernel called connected and that got no answer in {patience}"
+
+
+def _though_accepted(event: EventPart, cause: str) -> str:
+    """Of handshakes that were not answered: that the server had accepted their connections."""
+    in_vain = event.in_vain
+    if cause not in HANDSHAKES_IN_VAIN or not isinstance(in_vain, InVain):
+        return ""
+    if in_vain.received != "accepted":
+        return ""
+    return " that the server accepted"
+
+
+def handshakes_in_vain(event: EventPart) -> int:
+    """How many handshakes of a protocol, or of TLS, got no answer in time."""
+    failures = known(event.failures)
+    return sum(failures.get(cause, 0) for cause in HANDSHAKES_IN_VAIN)
+
+
+def _without_answer(event: EventPart, phantoms: int) -> list[str]:
+    """The connects that succeeded and got no answer: where they were, as far as that is known."""
+    in_vain = event.in_vain
+    if not isinstance(in_vain, InVain):
+        # An older run file does not tell them apart.
+        count = format_count(phantoms)
+        return [f"{count} that this host's kernel called connected and that got no answer"]
+    waited = max(0, in_vain.count - handshakes_in_vain(event))
+    parts = []
+    if waited:
+        where = _WAITED.get(in_vain.received or "", _WAITED_SOMEWHERE)
+        patience = format_duration(in_vain.patience_s)
+        parts.append(f"{format_count(waited)} {where.format(patience=patience)}")
+    if phantoms > waited:
+        parts.append(f"{format_count(phantoms - waited)} that ended before any answer")
+    return parts
 
 
 def _price(event: EventPart) -> str:

@@ -197,6 +197,9 @@ def _headline(summary: Summary) -> str:
     # Those whom an event left no time to come back are missing by the plan alone.
     on_the_way = sum(event.waiting or 0 for event in summary.events or [])
     headline = f"{format_count(held + on_the_way)} connections on {label}"
+    if any(event.not_back for event in summary.events or []):
+        requested = format_many(summary.connections.requested, "connection")
+        headline = f"{format_count(held + on_the_way)} of {requested} on {label}"
     lasted_s = _hold_s(summary)
     if lasted_s >= _A_HOLD_S and lost:
         headline += f" after {format_duration(lasted_s)}, {format_count(lost)} lost"

@@ -37,6 +37,8 @@ _FAR = 10
 _WORTH_TELLING = 0.1
 # A storm that the server kept up with is followed by one of so many times its connections.
 _LARGER = 4
+# An interval whose end is so many times its beginning is wide.
+_WIDE = 1.5
 _BARS = "▁▂▃▄▅▆▇█"
 
 _BINDS = {
@@ -64,11 +66,11 @@ def storm_document(answer: Answer, run: Run, path: str) -> doc.Document:
     """The document; ``path``: the run file that it is computed from."""
     blocks: list[doc.Block] = [doc.Paragraph(_basis(answer.pace), "text")]
     for forecast in answer.forecasts:
-        blocks += _forecast(forecast, is_doubtful=bool(answer.pace.slow_comebacks))
+        blocks += _forecast(forecast, answer.pace)
         blocks += [doc.Paragraph(measured) for measured in _measured(forecast, run)]
     if answer.forecasts:
         blocks.append(_picture(answer.forecasts))
-    blocks.append(doc.Paragraph(_advice(answer.least_jitter), "answer"))
+    blocks.append(doc.Paragraph(_advice(answer.least_jitter, answer.pace), "answer"))
     for doubt in doubts(answer, run):
         blocks.append(doc.Paragraph(doubt, "doubt", "yellow"))
     url = oneline(run.plan.urls[0])
@@ -91,15 +93,14 @@ def _basis(pace: Pace) -> str:
     return f"{shown}: {rate} get their first answer; the listen queue has room for {queue}."
 
 
-def _forecast(forecast: StormForecast, *, is_doubtful: bool) -> list[doc.Block]:
-    """``is_doubtful``: the run has a comeback that was slower than its pace."""
+def _forecast(forecast: StormForecast, pace: Pace) -> list[doc.Block]:
     if forecast.is_at_most:
-        times = f"at most {_times(forecast.latest, forecast.until_s)}"
-        between = " at that pace" if is_doubtful else ""
+        text = f"back after at most {_times(forecast.latest, forecast.until_s)}"
+    elif forecast.only_at_pace:
+        text = f"at that pace back after {_times(forecast.back, forecast.until_s)}"
     else:
-        times = _times(forecast.back, forecast.until_s)
-        between = _between(forecast)
-    back = doc.Paragraph(((forecast.policy, "bold"), f": back after {times}{between}"), "line")
+        text = f"back after {_times(forecast.back, forecast.until_s)}{_between(forecast, pace)}"
+    back = doc.Paragraph(((forecast.policy, "bold"), f": {text}"), "line")
     connects = doc.Paragraph(f"{_connects(forecast)} {_bound(forecast)}")
     blocks: list[doc.Block] = [back, connects]
     if forecast.curve:
@@ -168,15 +169,23 @@ def _times(back: Back, until_s: float | None) -> str:
     return ", ".join(times)
 
 
-def _between(forecast: StormForecast) -> str:
-    """The interval of the time after which 99 % are back."""
+def _between(forecast: StormForecast, pace: Pace) -> str:
+    """The interval of the time after which 99 % are back, and why it is wide where it is."""
     earliest_s = forecast.earliest.p99_s
     latest_s = forecast.latest.p99_s
     if earliest_s is None:
         return ""
     if latest_s is None:
         return f"; 99 % after {format_duration(earliest_s)} or more"
-    return f"; 99 % between {format_duration(earliest_s)} and {format_duration(latest_s)}"
+    interval = f"; 99 % between {format_duration(earliest_s)} and {format_duration(latest_s)}"
+    if latest_s <= _WIDE * earliest_s:
+        return interval
+    if pace.unexplained:
+        return f"{interval}, so far apart as no laws explain event {pace.unexplained[0].event}"
+    if pace.error > _WORTH_TELLING:
+        error = format_share(pace.error)
+        return f"{interval}, so far apart as the laws differ from the run by up to {error}"
+    return interval
 
 
 def _connects(forecast: StormForecast) -> str:
@@ -184,6 +193,8 @@ def _connects(forecast: StormForecast) -> str:
     if forecast.until_s is not None:
         connects += " until then"
     busiest = f"{connects}, up to {format_count(forecast.busiest_s)} in a second"
+    if forecast.failed is None or forecast.met_full is None:
+        return f"{busiest}; how many fail or meet a full listen queue is not known."
     if not forecast.met_full and not forecast.failed:
         return f"{busiest}; none fails or meets a full listen queue."
     failed = format_count(forecast.failed)
@@ -197,7 +208,8 @@ def _connects(forecast: StormForecast) -> str:
 
 
 def _bound(forecast: StormForecast) -> str:
-    if forecast.is_at_most and forecast.bound in ("server", "queue", "host"):
+    is_bounded = forecast.is_at_most or forecast.only_at_pace
+    if is_bounded and forecast.bound in ("server", "queue", "host"):
         return "The run does not show what decides how long it lasts."
     return _BINDS[forecast.bound]
 
@@ -210,12 +222,17 @@ def _sparkline(curve: Sequence[int], connections: int) -> str:
     return "".join(bars)
 
 
-def _advice(jitter: Jitter) -> str:
+def _advice(jitter: Jitter, pace: Pace) -> str:
     below = format_share(FAILS_BELOW, 1)
     if jitter.least_s is None:
         return (
             f"At no jitter up to an hour fewer than {below} of the connects fail or meet a full "
             "listen queue."
+        )
+    if pace.is_least and pace.slow_comebacks:
+        return (
+            f"Least jitter at that pace: {format_duration(jitter.least_s)}. Fewer than {below} of "
+            "the connects fail or meet a full listen queue then, if the server keeps that pace."
         )
     or_less = " or less" if jitter.is_at_most else ""
     return (
@@ -291,8 +308,8 @@ def _how_to_find_the_pace(run: Run, slow_comebacks: Sequence[SlowComeback]) -> s
             )
         return (
             f"{slow} So the server did not keep up with its clients, and too little is known of "
-            "that to tell its pace: a storm may take longer than is said here. A longer hold after "
-            "the event may show it."
+            "that to tell its pace: a storm may take longer than at the pace above, or not end. A "
+            "longer hold after the event may show it."
         )
     connections = plan.connections
     shown_by = "A storm of clients that come back at once shows it"
@@ -314,10 +331,23 @@ def _slow_comeback(slow: SlowComeback) -> str:
         of = f"{format_count(slow.not_back)} of {format_count(slow.ended)}"
         parts.append(f"{of} were not back when the hold ended")
     if slow.failed:
-        parts.append(f"{format_many(slow.failed, 'connect')} failed or got no answer")
+        parts.append(f"{format_many(slow.failed, 'connect')} failed")
+    if slow.unanswered:
+        how = "got no answer"
+        if slow.were_accepted:
+            how = f"{was_or_were(slow.unanswered)} accepted and not answered"
+        parts.append(f"{format_many(slow.unanswered, 'connect')} {how}")
     if slow.errors:
         parts.append(f"{format_many(slow.errors, 'answer')} {was_or_were(slow.errors)} errors")
-    return f"After event {slow.event}, at {format_duration(slow.at_s)}, {' and '.join(parts)}."
+    return f"After event {slow.event}, at {format_duration(slow.at_s)}, {_listed(parts)}."
+
+
+def _listed(parts: Sequence[str]) -> str:
+    """``one``, ``one and two``, ``one, two and three``."""
+    *before, last = parts
+    if not before:
+        return last
+    return f"{', '.join(before)} and {last}"
 
 
 def _had_all_at_once(run: Run) -> bool:

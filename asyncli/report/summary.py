@@ -13,6 +13,7 @@ from asyncli.analysis.gaps import of_one_server
 from asyncli.analysis.generations import changes
 from asyncli.analysis.handshakes import protocol_findings, protocol_of, tls_findings, tls_of
 from asyncli.analysis.holders import Holders
+from asyncli.analysis.in_vain import unanswered_since
 from asyncli.analysis.losses import loss_findings
 from asyncli.analysis.losses.recorded import SUSPENDED
 from asyncli.analysis.losses.server_evidence import stopped_since
@@ -237,6 +238,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
         *loss_findings.statuses(run, totals),
         *not_heard(silent, totals, plan, is_ended_by_asyncli=_is_ended_by_asyncli(run)),
         *_file_findings(run, totals),
+        *unanswered_since(run),
         *failed_commands(run),
         *_merge_repeats(_recorded(run)),
         *_unknown_numbers(run, totals, rate),
@@ -403,7 +405,7 @@ def _limit_finding(outcome: Outcome) -> Finding:
     if outcome.crossed is None:
         return limit_unknown(
             limit.text,
-            limit.key,
+            limit.shown_key,
             outcome.value,
             outcome.amount,
             by_lateness=outcome.by_lateness,
@@ -411,8 +413,8 @@ def _limit_finding(outcome: Outcome) -> Finding:
             by_shared_memory=outcome.by_shared_memory,
         )
     if outcome.crossed:
-        return limit_crossed(limit.text, limit.key, outcome.value, outcome.amount)
-    return limit_kept(limit.text, limit.key, outcome.value, outcome.amount)
+        return limit_crossed(limit.text, limit.shown_key, outcome.value, outcome.amount)
+    return limit_kept(limit.text, limit.shown_key, outcome.value, outcome.amount)
 
 
 #: Keys of the environment that are always present.

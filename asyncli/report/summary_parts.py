@@ -15,6 +15,7 @@ from asyncli.analysis.event_pace import EventPace
 from asyncli.analysis.forecast import Forecast
 from asyncli.analysis.handshakes import ProtocolPart, TlsPart
 from asyncli.analysis.heap_cost import HeapCost
+from asyncli.analysis.in_vain import InVain
 from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.noticed import Noticed
 from asyncli.analysis.provoked import (
@@ -268,6 +269,17 @@ def known(value: T | msgspec.UnsetType) -> T:
     return value
 
 
+class AtAddress(msgspec.Struct, frozen=True):
+    """A count of one of several addresses."""
+
+    address: str
+    count: int
+
+
+def _at_addresses(counts: dict[str, int]) -> list[AtAddress]:
+    return [AtAddress(address, count) for address, count in counts.items()]
+
+
 class EventPart(msgspec.Struct):
     """What was done to the run or noted. ``number``: from 1, in order of time. ``at_s``: on the
     run's clock. ``end_s``: when its effects were over (null: they lasted); a mark has none, so it
@@ -316,7 +328,13 @@ class EventPart(msgspec.Struct):
     not_back: int | msgspec.UnsetType = msgspec.UNSET
     attempts: int | msgspec.UnsetType = msgspec.UNSET
     failures: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
+    #: Of several addresses: those at which connects failed, or got no answer; and those of clients
+    #: that were not back.
+    failed_at: list[AtAddress] | msgspec.UnsetType = msgspec.UNSET
+    not_back_at: list[AtAddress] | msgspec.UnsetType = msgspec.UNSET
     phantoms: int | msgspec.UnsetType = msgspec.UNSET
+    #: Null where no connect waited in vain for an answer.
+    in_vain: InVain | msgspec.UnsetType | None = msgspec.UNSET
     #: Answers with an error status to those who come back, who are not back by these: status -> how
     #: many.
     error_answers: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
@@ -403,10 +421,7 @@ class EventPart(msgspec.Struct):
         part.not_back = done.not_back
         part.waiting = done.counts.waiting
         part.unheard = done.counts.unheard
-        part.attempts = done.counts.attempts
-        part.failures = done.counts.failures
-        part.phantoms = done.counts.phantoms
-        part._add_errors(done.counts.error_answers)
+        part._add_connects(done)
         part.lateness_ms = done.lateness_ms
         part.least_held = done.least_held
         part._add_server(done)
@@ -441,8 +456,17 @@ class EventPart(msgspec.Struct):
         self.clients = done.clients.all
         self.ended_repeatedly = done.clients.repeatedly
 
-    def _add_errors(self, by_status: dict[int, int]) -> None:
-        """The answers with errors on the way back."""
+    def _add_connects(self, done: Provoked) -> None:
+        """How the connects of those who come back went, and the answers with errors to them."""
+        self.attempts = done.counts.attempts
+        self.failures = done.counts.failures
+        if done.failed_at:
+            self.failed_at = _at_addresses(done.failed_at)
+        if done.missing_at:
+            self.not_back_at = _at_addresses(done.missing_at)
+        self.phantoms = done.counts.phantoms
+        self.in_vain = done.in_vain
+        by_status = done.counts.error_answers
         self.error_answers = {str(status): by_status[status] for status in sorted(by_status)}
 
     def _add_command(self, fields: dict[str, Any]) -> None:

@@ -110,6 +110,10 @@ _CAUSES: dict[str, Sequence[str]] = {
 }
 
 
+# Where the numbers of churn stand.
+_OF_CHURN = f"events.{CHURN}."
+
+
 class Threshold(msgspec.Struct, frozen=True):
     """One parsed limit: the full ``key``, and ``bound`` in the key's unit or as a share of
     ``whole``, of a limit on what is worse of the baseline runs' mean (:data:`OF_BASELINE`).
@@ -127,9 +131,20 @@ class Threshold(msgspec.Struct, frozen=True):
         return self.comparison == WORSE_BY
 
     @property
+    def shown_key(self) -> str:
+        """The key as it is asked for: of churn, which stands among the events, by its name."""
+        if not self.key.startswith(_OF_CHURN):
+            return self.key
+        return f"churn.{self.key.removeprefix(_OF_CHURN)}"
+
+    @property
     def is_computed(self) -> bool:
         """Whether its number, or what it is compared with, needs NumPy and SciPy."""
         return self.is_relative or self.key.partition(".")[0] in _COMPUTED
+
+
+# Up to when a value is known that has more: by whether the run goes on.
+_UP_TO = {True: " at that time", False: ", as far as the hold goes"}
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -138,7 +153,8 @@ class Outcome(msgspec.Struct, frozen=True):
     ``ci95``: the value's interval; a limit within it is undecided. ``whole``: what a percentage is
     of. ``worsening``: the difference from the baseline runs, or why there is none; None for other
     limits. ``why``: the reason for no value, or why it is at most this one; "" where none is known.
-    ``has_more``: more than the value, which is as far as the run goes. ``beyond_lateness_ms``: of a
+    ``has_more``: more than the value, which is as far as the run goes; ``so_far``: as far as it had
+    gone when that was judged. ``beyond_lateness_ms``: of a
     latency whose limit is undecided for asyncli's own lateness, what is surely left without it.
     ``not_judged``: why it says nothing of the run; None of one that is kept, crossed or undecided.
     ``by_shared_memory``: it is undecided with an interval that reaches to shared memory which may
@@ -153,6 +169,7 @@ class Outcome(msgspec.Struct, frozen=True):
     worsening: Worsening | str | None = None
     why: str = ""
     has_more: bool = False
+    so_far: bool = False
     beyond_lateness_ms: float | None = None
     not_judged: NotJudged | None = None
     by_shared_memory: bool = False
@@ -164,7 +181,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        text = f"{self.threshold.text}: {self.threshold.key} is {self.amount}"
+        text = f"{self.threshold.text}: {self.threshold.shown_key} is {self.amount}"
         if self.not_judged is not None:
             return f"not judged: {text}"
         if self.crossed is None:
@@ -190,7 +207,7 @@ class Outcome(msgspec.Struct, frozen=True):
         if self.why:
             return f"{amount} at most: {self.why}"
         if self.has_more:
-            return f"more than {amount}, as far as the hold goes"
+            return f"more than {amount}{_UP_TO[self.so_far]}"
         if self.beyond_lateness_ms is not None:
             left = value_shown(key, self.beyond_lateness_ms)
             return f"{amount} with asyncli's own lateness, and at least {left} without it"

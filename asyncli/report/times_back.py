@@ -56,6 +56,10 @@ class TimesBack:
         if number in self._of and is_known:
             self._began_s.setdefault(number, event.at_s)
 
+    def judges(self, threshold: Threshold) -> bool:
+        """Whether it is of the times back from an event that has been folded from its instant."""
+        return time_back_of(threshold.key) in self._began_s
+
     def tick(self, t_s: float, tick: Tick) -> list[Outcome]:
         """Count a tick that ended at ``t_s`` (on the run's clock); the limits that are crossed."""
         if not self._of:

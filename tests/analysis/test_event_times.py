@@ -163,7 +163,7 @@ def listening(run: Run, *, gone_s: float, back_s: float = 1e9) -> Run:
 def test_a_listener_that_is_gone_while_connections_are_held() -> None:
     run = listening(command(a_run(1_000)), gone_s=31.0)
     [gone] = listeners_gone(run)
-    assert (gone.code, named(gone), gone.fields["count"]) == ("listen_gone", [1], 1_000)
+    assert (gone.code, named(gone), gone.fields["held"]) == ("listen_gone", [1], 1_000)
     assert (gone.fields["from_s"], gone.fields["until_s"]) == (pytest.approx(31.0, abs=1.0), None)
     # A gap of a second is a restart.
     assert listeners_gone(listening(a_run(1_000), gone_s=31.0, back_s=33.0)) == []

@@ -10,14 +10,15 @@ import pytest
 from synthetic_run import bare_run
 
 from asyncli.analysis.storm_forecast import FAILS_BELOW, forecast, least_jitter
-from asyncli.analysis.storm_pace import Pace, Unmeasured, known_backlog, measured_pace, syns_each_second
+from asyncli.analysis.storm_pace import Pace, UnexplainedStorm, Unmeasured, known_backlog, measured_pace, syns_each_second
 from asyncli.core.histogram import Histogram
 from asyncli.core.storm import Laws, Storm, storm
 from asyncli.model.plan import Plan
 from asyncli.model.planned_events import reconnect_of
 from asyncli.model.records import Check, EventCounts, Phase, RunEvent, Sample, Tick
 from asyncli.model.run import Run
-from asyncli.report.storm_report import Answer, doubts
+from asyncli.report import document as doc
+from asyncli.report.storm_report import Answer, doubts, storm_document
 
 SEED, COUNT = 5, 600
 POLICIES = ("now", "jitter:2s", "jitter:6s", "backoff:1s..60s")
@@ -230,10 +231,32 @@ def test_a_run_whose_own_storm_was_not_kept_up_with_does_not_say_so() -> None:
     pace = shown(run)
     [slow] = pace.slow_comebacks
     assert (pace.by_event, pace.is_least) == (None, True)
-    assert (slow.event, slow.ended, slow.not_back, slow.failed) == (1, COUNT, 120, 120)
-    known = Answer(COUNT, pace, (forecast(pace, reconnect_of("now"), SEED, COUNT),), least_jitter(pace, SEED, COUNT))
+    assert (slow.event, slow.ended, slow.not_back, slow.failed, slow.unanswered) == (1, COUNT, 120, 0, 120)
+    predicted = forecast(pace, reconnect_of("now"), SEED, COUNT)
+    # The ramp's pace bounds nothing after that.
+    assert (predicted.only_at_pace, predicted.is_at_most, predicted.counts_at_most) == (True, False, False)
+    assert (predicted.failed, predicted.met_full, predicted.latest.p99_s) == (None, None, None)
+    known = Answer(COUNT, pace, (predicted,), least_jitter(pace, SEED, COUNT))
+    assert not known.least_jitter.is_at_most
+    words = [doc.plain(block.words) for block in storm_document(known, run, "run.db").sections[0].blocks if isinstance(block, doc.Paragraph)]
+    assert ("at most" in " ".join(words), "that pace" in " ".join(words)) == (False, True)
     said = doubts(known, run)[0]
     assert ("120" in said, "kept up" in said, "soak" in said) == (True, False, False)
     kept_up = slow_to_come_back(0)
     assert shown(kept_up).slow_comebacks == ()
     assert "kept up" in doubts(msgspec.structs.replace(known, pace=shown(kept_up)), kept_up)[0]
+
+
+def test_no_server_brings_clients_back_before_their_turn() -> None:
+    """However badly the laws explain the run: 99 % of a jitter of 10 s were said to be back after 33 ms or more."""
+    run = stormed(Laws(accept_per_s=2_000.0, answer_per_s=2_000.0, backlog=4_096), "now", waited=False)
+    pace = msgspec.structs.replace(shown(run), error=1.0, slow_comebacks=(), unexplained=(UnexplainedStorm(2, 23.1, 0.06),))
+    predicted = forecast(pace, reconnect_of("jitter:10s"), SEED, COUNT)
+    assert predicted.earliest.p99_s is not None
+    assert predicted.latest.p99_s is not None
+    assert 8.5 < predicted.earliest.p99_s < 9.5
+    assert predicted.latest.p99_s > 15.0
+    known = Answer(COUNT, pace, (predicted,), least_jitter(pace, SEED, COUNT))
+    words = [doc.plain(block.words) for block in storm_document(known, run, "run.db").sections[0].blocks if isinstance(block, doc.Paragraph)]
+    # And why that is wide.
+    assert any("between" in said and "event 2" in said for said in words)

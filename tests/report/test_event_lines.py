@@ -8,6 +8,7 @@ from made_runs import KINDS
 from synthetic_run import a_run
 from test_run_provoked import storm
 
+from asyncli.analysis.in_vain import InVain
 from asyncli.analysis.noticed import Noticed
 from asyncli.analysis.provoked import Back
 from asyncli.model.records import RunEvent
@@ -15,7 +16,7 @@ from asyncli.report import document as doc
 from asyncli.report.event_lines import event_lines
 from asyncli.report.run_report import run_document
 from asyncli.report.summary import summarise
-from asyncli.report.summary_parts import EventPart
+from asyncli.report.summary_parts import AtAddress, EventPart
 
 FIRST_LINES = 10
 
@@ -67,7 +68,15 @@ def test_who_was_back_after_how_long_and_who_was_not() -> None:
     failed = all_back(1, 2.6)
     failed.failures = {"refused": 7}
     failed.phantoms = 1
-    assert "8 connects" in line_of(failed)
+    assert ["7 connects" in line_of(failed), "1 connect" in line_of(failed)] == [True, True]
+    failed.in_vain = InVain(1, 1, 4.0, "accepted")
+    assert "was accepted" in line_of(failed)
+    # Of one of two it is not known.
+    failed.phantoms = 2
+    assert "got no" in line_of(failed)
+    gone = storm(not_back=300)
+    gone.not_back_at = [AtAddress("127.0.0.1:81", 300)]
+    assert "127.0.0.1:81" in line_of(gone)
     failed.error_answers = {"503": 1_076}
     assert "1,076" in line_of(failed)
 

@@ -323,6 +323,25 @@ def test_a_time_back_that_is_surely_over_its_limit_ends_the_run(limit: str, back
     assert bool(unwatched(msgspec.structs.replace(STORMED, fail_if=(limit,)))) == is_judged_at_the_end
 
 
+def test_one_number_is_told_of_a_time_back_that_ends_the_run() -> None:
+    """What is computed meanwhile of the records so far counts up to their last second, and is not sure yet."""
+    limit = LimitSoFar(ALL_BACK, "events.1.back.all_s", 4.0, 7.0, "more than 7 s, as far as the hold goes", True, stays_crossed=True, is_from_above=True)
+    fold = LimitsSoFar(msgspec.structs.replace(STORMED, fail_if=(ALL_BACK,)))
+    fold.tick(Tick(held=100), 9.1)
+    # Of an event that began before the records nothing else tells.
+    fold.computed((limit,), 9.5)
+    assert [state.is_crossed for state in fold.state()] == [True]
+    fold.event(RunEvent("storm", 10.0, None, "storm", {"number": 1}))
+    fold.tick(Tick(held=0, events={1: EventCounts(chosen=100, ended=100, attempts=100)}), 11.1)
+    fold.computed((limit,), 17.0)
+    assert [state.is_crossed for state in fold.state()] == [None]
+    assert fold.crossed() is None
+    fold.tick(Tick(held=0), 19.2)
+    told = fold.crossed()
+    assert told is not None
+    assert (told.words.count("more than"), "that time" in told.words) == (1, True)
+
+
 @pytest.mark.parametrize("limit", [ALL_BACK, "events.1.away.max_s > 4s"])
 def test_clients_of_a_silent_worker_may_be_back(limit: str) -> None:
     end_s, _ = stormed(limit, None, held_by_silent=10)

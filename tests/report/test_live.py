@@ -494,6 +494,29 @@ def test_who_is_not_to_be_back_yet_is_away_and_who_failed_to_come_is_not() -> No
     assert "20 away" in plain_line(fold.state())
 
 
+def test_who_has_had_his_turn_and_is_not_back_is_told() -> None:
+    fold = LiveFold(Plan(urls=("http://h/",), connections=100, churn="5%/m", events=("1s storm", "9s stall 5%")))
+    fold.phase(Phase("hold", 0.0))
+
+    def not_back_after(number: int, **counts: Any) -> int:
+        fold.tick(fold.state().elapsed_s + 1.0, Tick(events={number: EventCounts(**counts)}))
+        return fold.state().not_back
+
+    assert not_back_after(1, chosen=100, ended=100) == 0
+    assert not_back_after(1, attempts=40, opened=40) == 40
+    assert not_back_after(1, attempts=60, failures={"refused": 60}) == 100
+    assert "not back" in plain_line(fold.state())
+    back = EventCounts(attempts=60, opened=60)
+    for _ in range(90):
+        back.back_ms.add(900)
+    fold.tick(fold.state().elapsed_s + 1.0, Tick(events={1: back}))
+    assert fold.state().not_back == 10
+    # Who stalls is held, who churns is on his way, and who is gone for good is not awaited.
+    assert not_back_after(2, chosen=5, stalled=5) == 10
+    assert not_back_after(0, chosen=5, ended=5, attempts=5) == 10
+    assert not_back_after(1, chosen=5, ended=5, silenced=5, gone=5) == 10
+
+
 @pytest.mark.parametrize(
     ("phase", "elapsed_s", "left_s"), [("baseline", 2.0, 73.0), ("ramp", 9.0, 66.0), ("hold", 20.0, 55.0), ("drain", 76.0, 0.0)]
 )

@@ -434,6 +434,7 @@ def test_churn_has_limits_of_its_own(text: str, is_crossed: bool) -> None:
     document = {"events": [{"number": 0, "ended": 5, "back": {"p99_s": 2.5}, "not_back": 2}, {"number": 1, "ended": 9, "back": {"p99_s": 9.0}}]}
     [outcome] = judge([threshold], document)
     assert outcome.crossed is is_crossed
+    assert f"{text}: churn." in outcome.words
     plan = Plan(urls=("http://a/",), connections=10, churn="5%/m", fail_if=(text,))
     require_limits(plan)
     with pytest.raises(PlanError, match=r"--churn"):
