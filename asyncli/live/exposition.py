@@ -109,6 +109,11 @@ def _gauges(feed: RunFeed, state: LiveState) -> tuple[_Gauge, ...]:
         ("connections_held", "connections held", state.held),
         ("connections_away", "ended by events, and not to be back yet by the plan", state.away),
         ("connections_silent", "of these, silent by events", feed.silent),
+        (
+            "connections_not_back",
+            "ended by events, and not back though their turn has come",
+            state.not_back,
+        ),
         ("connections_pending", "connects without an answer so far", state.connecting),
         ("connections_unanswered", "connections that wait for an answer", state.unanswered),
         ("server_connections", "open connections by the server's own count", state.active),

@@ -171,6 +171,7 @@ def state_of(feed: RunFeed) -> dict[str, Any]:
     fields["findings"] = _findings(feed)
     fields["events"] = [msgspec.to_builtins(event) for event in feed.events]
     fields["away"] = state.away
+    fields["not_back"] = state.not_back
     fields["silent"] = feed.silent
     fields["comebacks"] = _comebacks(feed)
     fields["limits"] = [_limit(limit, state.elapsed_s) for limit in state.limits]

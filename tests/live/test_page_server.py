@@ -153,8 +153,8 @@ async def test_who_is_silent_and_who_is_back_is_in_the_page_and_the_metrics(tmp_
             state = (await answer.json())["state"]
         async with client.get("/metrics") as answer:
             gauges = {family.name: family.samples[0].value for family in families(await answer.text()) if family.samples}
-    assert (state["away"], state["silent"]) == (440, 400)
-    assert (gauges["asyncli_connections_away"], gauges["asyncli_connections_silent"]) == (440, 400)
+    assert (state["away"], state["silent"], state["not_back"]) == (440, 400, 60)
+    assert (gauges["asyncli_connections_away"], gauges["asyncli_connections_silent"], gauges["asyncli_connections_not_back"]) == (440, 400, 60)
     rows = [(event["text"], event["took"], event["silent"], event["back"]) for event in state["comebacks"]]
     assert rows == [("vanish 30%", 600, 400, 200), ("drop 5%", 100, 0, 0)]
 

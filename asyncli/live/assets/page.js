@@ -48,16 +48,19 @@ function heldNumber(state) {
 }
 
 // After the end nobody is to come back.
-function awayNumber(state) {
-  if (!state.away || state.over || state.ending) return [];
+function awayNumbers(state) {
+  if (state.over || state.ending) return [];
+  const numbers = [];
   const silent = state.silent ? `${count(state.silent)} of them silent` : 'not to be back yet';
-  return [number('away by the plan\'s events', count(state.away), silent)];
+  if (state.away) numbers.push(number('away by the plan\'s events', count(state.away), silent));
+  if (state.not_back) numbers.push(number('not back from the plan\'s events', count(state.not_back), 'though it was their turn', true));
+  return numbers;
 }
 
 function showNumbers(state) {
   const numbers = [
     heldNumber(state),
-    ...awayNumber(state),
+    ...awayNumbers(state),
     number('lost', count(state.lost), causes(state.deaths), state.lost > 0),
     number('failed to connect', count(state.failed), causes(state.failures), state.failed > 0),
   ];
