@@ -42,8 +42,9 @@ class Made(BuildHookInterface):  # type: ignore[type-arg]
                 build_data["shared_data"][str(page)] = f"share/man/man1/{page.name}"
 
 
-# What needs NumPy, SciPy or Matplotlib, which asyncli-light leaves out, and what only that uses.
-_NOT_OF_LIGHT = ("experiments", "report/figures", "report/templates")
+# What needs NumPy, SciPy or Matplotlib, which asyncli-light leaves out, and what only that uses; and
+# the lab's servers that are models or take a library, a compiler, Node, Go or Java.
+_NOT_OF_LIGHT = ("experiments", "lab/go", "lab/java", "report/figures", "report/templates")
 _FILES_NOT_OF_LIGHT = (
     "analysis/sizing.py",
     "analysis/storm_fit.py",
@@ -58,6 +59,22 @@ _FILES_NOT_OF_LIGHT = (
     "core/storm.py",
     "engine/sim.py",
     "findings/experiment.py",
+    "lab/apache.py",
+    "lab/build_cache.py",
+    "lab/compiler.py",
+    "lab/golang.py",
+    "lab/java.py",
+    "lab/libraries.py",
+    "lab/line.c",
+    "lab/line.py",
+    "lab/models.c",
+    "lab/models.py",
+    "lab/network.py",
+    "lab/node_http.js",
+    "lab/node_metrics.js",
+    "lab/node_server.js",
+    "lab/node_ws.js",
+    "lab/python_servers.py",
     "notebook.py",
     "report/comparison_report.py",
     "report/differences.py",

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from asyncli.model.errors import PlanError
+from asyncli.model.installed import how_to_install, is_installed
 
 if TYPE_CHECKING:
     from asyncli.lab.base import LabServer
@@ -98,7 +99,7 @@ def choose(name: str | None = None, **options: Any) -> LabServer:
     kind = kind_of(name)
     for option, ability in _ABILITIES.items():
         if options.get(option) and not ability.has(kind):
-            others = ", ".join(other for other in NAMES if ability.has(kind_of(other)))
+            others = ", ".join(other for other in _names_here() if ability.has(kind_of(other)))
             raise PlanError(f"the lab {name} does not {ability.verb}; those that do are {others}")
     if NAMES[name].class_path.startswith("models."):
         options["model"] = name
@@ -107,12 +108,23 @@ def choose(name: str | None = None, **options: Any) -> LabServer:
 
 def kind_of(name: str) -> type[LabServer]:
     """The class of the lab server called ``name``. Raises :class:`~asyncli.model.errors.PlanError`
-    for an unknown name.
+    for an unknown name, and for one that ``asyncli-light`` leaves out.
     """
     if name not in NAMES:
         *others, last = NAMES
         raise PlanError(f"unknown lab server {name!r}; write {', '.join(others)} or {last}")
-    module, _, class_path = NAMES[name].class_path.partition(".")
-    return cast(
-        "type[LabServer]", getattr(importlib.import_module(f"asyncli.lab.{module}"), class_path)
-    )
+    module, class_name = _place_of(name)
+    if not is_installed(module):
+        raise PlanError(f"the lab {name} is not a part of this installation; {how_to_install()}")
+    return cast("type[LabServer]", getattr(importlib.import_module(module), class_name))
+
+
+def _names_here() -> list[str]:
+    """The names of those that are a part of this installation."""
+    return [name for name in NAMES if is_installed(_place_of(name)[0])]
+
+
+def _place_of(name: str) -> tuple[str, str]:
+    """The module and the class of a lab server."""
+    module, _, class_name = NAMES[name].class_path.partition(".")
+    return f"asyncli.lab.{module}", class_name

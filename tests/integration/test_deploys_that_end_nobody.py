@@ -82,7 +82,7 @@ def test_a_command_after_which_nothing_listens(tmp_path: Path) -> None:
     assert (run.events[0]["ended"], run.summary["connections"]["lost"]) == (0, 200)
     gone = run.finding("listen_gone")
     assert (gone["severity"], gone["fields"]["events"]) == ("warning", [{"number": 1, "kind": "run"}])
-    assert gone["fields"]["count"] == 200
+    assert gone["fields"]["held"] == 200
     assert "nothing listened" in run.done.log
     assert all("event 1" in diagnosis["evidence"] for diagnosis in run.summary["diagnoses"])
     run.require_row("test_a_command_after_which_nothing_listens")

@@ -246,6 +246,7 @@ def test_a_light_runner_soaks_and_leaves_the_costs_to_a_full_asyncli(environment
         ("size", "run.db", "-c", "1M"),
         ("storm", "run.db"),
         ("experiment", "holding"),
+        ("lab", "go-http"),
         ("report", "run.db", "--html", "run.html"),
         ("report", "run.db", "--plots", "plots"),
         ("soak", "--fail-if", "cost.server_user > 1kB", "http://127.0.0.1:1/"),
