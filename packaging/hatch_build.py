@@ -42,8 +42,8 @@ class Made(BuildHookInterface):  # type: ignore[type-arg]
                 build_data["shared_data"][str(page)] = f"share/man/man1/{page.name}"
 
 
-# What needs NumPy, SciPy or Matplotlib, which asyncli-light leaves out, and what only that uses; and
-# the lab's servers that are models or take a library, a compiler, Node, Go or Java.
+# What needs NumPy, SciPy or Matplotlib, which asyncli-light leaves out, and what only that uses;
+# and the lab's servers that are models or take a library, a compiler, Node, Go or Java.
 _NOT_OF_LIGHT = ("experiments", "lab/go", "lab/java", "report/figures", "report/templates")
 _FILES_NOT_OF_LIGHT = (
     "analysis/sizing.py",
