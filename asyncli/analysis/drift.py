@@ -30,7 +30,7 @@ from asyncli.model import metrics
 from asyncli.model.installed import can_compute
 from asyncli.model.metrics import SERVER_DESCRIPTORS
 from asyncli.model.records import Finding, Tick
-from asyncli.model.run import Run
+from asyncli.model.run import Hold, Run
 from asyncli.model.samples import Series, counter_resets
 from asyncli.model.units import format_bytes, format_count
 
@@ -118,6 +118,7 @@ def drifts(run: Run) -> tuple[dict[MetricName, Drift], list[Finding]]:
     memory less the connections' cost; the kernel's always follows the connections. Minutes with
     10 % more or fewer connections than the median are left out.
     """
+    whole = run
     run = for_drift(run)
     if run.hold is None or not can_compute():
         return {}, []
@@ -148,8 +149,21 @@ def drifts(run: Run) -> tuple[dict[MetricName, Drift], list[Finding]]:
     if unknown:
         points = max(drift.points for drift in unknown.values())
         too_short = min(drift.minutes for drift in unknown.values()) < FEWEST_POINTS
-        findings.append(drift_unknown(list(unknown), points, FEWEST_POINTS, too_short))
+        left_s = _left_by_events_s(whole, run.hold) if too_short else None
+        findings.append(drift_unknown(list(unknown), points, FEWEST_POINTS, too_short, left_s))
     return by_name, findings
+
+
+def _left_by_events_s(run: Run, examined: Hold) -> float | None:
+    """How long the examined part of the hold is, where that is too short for growth since the plan
+    has events in the rest; else None.
+    """
+    least_s = least_hold_s(run.plan.keepalive_s)
+    has_events = bool(run.event_windows or run.quiet_commands)
+    was_long_enough = run.hold is not None and run.hold.length_s >= least_s
+    if not has_events or not was_long_enough or examined.length_s >= least_s:
+        return None
+    return examined.length_s
 
 
 def medians(run: Run, by_name: Mapping[MetricName, Drift]) -> dict[MetricName, Series]:

@@ -131,11 +131,26 @@ def _days(seconds: float) -> str:
 
 
 @finding("drift_unknown", "info")
-def drift_unknown(metrics: Sequence[str], points: int, wanted: int, too_short: bool) -> Words:
-    """Growth is unknown: the hold was too short, or too many minutes lack samples or have another
-    number of connections. ``too_short``: whether it was.
+def drift_unknown(
+    metrics: Sequence[str],
+    points: int,
+    wanted: int,
+    too_short: bool,
+    left_by_events_s: float | None = None,
+) -> Words:
+    """Growth is unknown: the hold was too short, or events of the plan left too little of it, or
+    too many minutes lack samples or have another number of connections. ``too_short``: whether
+    there was too little time; ``left_by_events_s``: how much of it at most was without an event in
+    one piece, where that is the reason (s).
     """
     unknown = f"growth unknown of {', '.join(_MEMORY[metric] for metric in metrics)}"
+    if left_by_events_s is not None:
+        return Words(
+            f"{unknown}: the events of the plan leave {format_duration(left_by_events_s)} of the "
+            f"hold at most without one: {format_many(points, 'point')}, {wanted} needed",
+            "hold longer before or after the events; a command of the plan lasts until it has "
+            "ended, so start in the background what is to go on",
+        )
     if too_short:
         return Words(
             f"{unknown}: hold too short: {format_many(points, 'point')}, {wanted} needed",

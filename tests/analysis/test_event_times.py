@@ -9,6 +9,7 @@ import pytest
 from synthetic_run import a_run, without
 from test_slowness import silent
 
+from asyncli.analysis.drift import drifts
 from asyncli.analysis.losses.attribution import diagnose
 from asyncli.analysis.losses.loss_findings import statuses
 from asyncli.analysis.losses.slowness import stalls
@@ -66,6 +67,16 @@ def test_an_event_lasts_at_least_as_long_as_its_command() -> None:
     tick.events = {1: EventCounts(ended=5)}
     assert run.quiet_commands == {}
     assert run.event_windows[1].end_s == BEGUN_S + 12.0 + EVENT_SETTLES_S
+
+
+@pytest.mark.parametrize(("hold_s", "takes", "is_named"), [(100.0, 0.97, True), (100.0, 0.5, False), (8.0, 0.97, False)])
+def test_a_command_through_the_hold_leaves_too_little_of_it_for_growth(hold_s: float, takes: float, is_named: bool) -> None:
+    """With a hold that is too short by itself no event is the reason."""
+    run = a_run(1_000, hold_s=hold_s)
+    assert run.hold is not None
+    run = command(run, begun_s=run.hold.start_s + 1.0, took_s=takes * hold_s)
+    told = [finding.fields["left_by_events_s"] for finding in drifts(run)[1] if finding.code == "drift_unknown"]
+    assert any(left_s is not None for left_s in told) is is_named
 
 
 def test_a_mark_of_the_plan_does_not_end_the_event_before_it() -> None:
