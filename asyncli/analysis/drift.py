@@ -147,11 +147,16 @@ def drifts(run: Run) -> tuple[dict[MetricName, Drift], list[Finding]]:
             findings.append(_grows(name, drift, available, run.hold.length_s, limit, kind, alive))
     unknown = {name: drift for name, drift in by_name.items() if drift.bytes_per_hour is None}
     if unknown:
-        points = max(drift.points for drift in unknown.values())
-        too_short = min(drift.minutes for drift in unknown.values()) < FEWEST_POINTS
-        left_s = _left_by_events_s(whole, run.hold) if too_short else None
-        findings.append(drift_unknown(list(unknown), points, FEWEST_POINTS, too_short, left_s))
+        findings.append(_unknown(unknown, whole, run.hold))
     return by_name, findings
+
+
+def _unknown(unknown: Mapping[MetricName, Drift], run: Run, examined: Hold) -> Finding:
+    """That the growth of these is unknown, of the ``examined`` part of the run's hold."""
+    points = max(drift.points for drift in unknown.values())
+    too_short = min(drift.minutes for drift in unknown.values()) < FEWEST_POINTS
+    left_s = _left_by_events_s(run, examined) if too_short else None
+    return drift_unknown(list(unknown), points, FEWEST_POINTS, too_short, left_s)
 
 
 def _left_by_events_s(run: Run, examined: Hold) -> float | None:
