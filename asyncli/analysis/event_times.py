@@ -13,30 +13,85 @@ from asyncli.model.run import EVENT_SETTLES_S, TICK_S, Run
 
 
 def events_begun_in(run: Run, from_s: float, *, within_s: float = 0.0) -> list[EventWords]:
-    """The events in whose time that began which is first seen in the second after ``from_s``, in
-    the order of their instants. ``within_s``: for how long after its end a command counts at least
-    (s).
+    """The events to which that belongs which is first seen in the second after ``from_s``, in the
+    order of their instants; none where none was near. ``within_s``: for how long after its end a
+    command counts at least (s).
+
+    Of those that were at work it is the one that began last: what began with it or after it can be
+    its work, and an earlier one, as a command that only goes on, did nothing new. One that was over
+    then, but had not settled, may be the reason too if it began later than that one, and if the
+    user made no mark since its end.
     """
-    events = []
+    return [words_of(near.event) for near in _near(_times(run, within_s), run, from_s)]
+
+
+class _Time(NamedTuple):
+    """An event: when it began, when it was over, and when what it did has settled (s)."""
+
+    event: RunEvent
+    began_s: float
+    over_s: float
+    settled_s: float
+
+
+def _times(run: Run, within_s: float = 0.0) -> list[_Time]:
+    """Those of all events of the plan that did something, in the order of their instants."""
+    times = []
     for event in _events(run):
-        began_s, end_s = time_of(run, event, within_s)
-        if began_s - TICK_S < from_s <= end_s:
-            events.append(words_of(event))
-    return events
+        began_s, settled_s = time_of(run, event, within_s)
+        times.append(_Time(event, began_s, _over_s(run, event), settled_s))
+    return times
+
+
+def _over_s(run: Run, event: RunEvent) -> float:
+    """When an event was over: a command when it has ended and all are back whom the server ended
+    meanwhile.
+    """
+    window = run.event_windows.get(event.fields["number"])
+    window_s = event.at_s
+    if window is not None:
+        window_s = math.inf if window.end_s is None else window.end_s
+    if event.kind != "run":
+        return window_s
+    command_s = run.stop_s if event.end_s is None else event.end_s
+    return max(command_s, window_s)
+
+
+def _near(times: Sequence[_Time], run: Run, from_s: float) -> list[_Time]:
+    """As of :func:`events_begun_in`."""
+    near = [time for time in times if time.began_s - TICK_S < from_s <= time.settled_s]
+    at_work = [time for time in near if from_s <= time.over_s]
+    latest = max(at_work, key=lambda time: time.began_s, default=None)
+    mark = _mark_before(run, from_s)
+    named = []
+    for time in near:
+        if time is latest:
+            named.append(time)
+            continue
+        is_earlier = latest is not None and time.began_s < latest.began_s
+        is_before_mark = mark is not None and time.over_s < mark.at_s
+        if time not in at_work and not is_earlier and not is_before_mark:
+            named.append(time)
+    return named
 
 
 def mark_before(run: Run, from_s: float) -> MarkWords | None:
     """The last mark in the second after ``from_s``, or so shortly before it that what it tells of
     had not settled; None without one.
     """
+    mark = _mark_before(run, from_s)
+    if mark is None:
+        return None
+    return {"text": mark.text, "before_s": from_s - mark.at_s}
+
+
+def _mark_before(run: Run, from_s: float) -> RunEvent | None:
     last = None
     for event in run.events:
         is_near = from_s - EVENT_SETTLES_S <= event.at_s <= from_s + TICK_S
         if event.kind == "mark" and is_near:
             last = event
-    if last is None:
-        return None
-    return {"text": last.text, "before_s": from_s - last.at_s}
+    return last
 
 
 class InTime(NamedTuple):
@@ -47,31 +102,24 @@ class InTime(NamedTuple):
 
 
 def events_with_most(run: Run, counts: Sequence[tuple[float, int]]) -> InTime:
-    """The events in whose time most came of what was counted in the seconds that end at these
-    instants: those in whose time a tenth came or more; none where these have fewer than half.
+    """The events to which most belongs of what was counted in the seconds that end at these
+    instants: those with a tenth of it or more; none where these have fewer than half.
     """
     of = sum(count for _, count in counts)
-    spans = []
-    events = []
-    for event in _events(run):
-        began_s, end_s = time_of(run, event)
-        span = (began_s, end_s + TICK_S)
-        if _count_in(counts, [span]) >= max(1.0, PART * of):
-            spans.append(span)
-            events.append(words_of(event))
-    count = _count_in(counts, spans)
-    if 2 * count < of:
+    times = _times(run)
+    near_by_second = [(_near(times, run, t_s - TICK_S), count) for t_s, count in counts]
+    named = []
+    for time in times:
+        came = sum(count for near, count in near_by_second if time in near)
+        if came >= max(1.0, PART * of):
+            named.append(time)
+    came = 0
+    for near, count in near_by_second:
+        if any(time in named for time in near):
+            came += count
+    if 2 * came < of:
         return InTime([], 0)
-    return InTime(events, count)
-
-
-def _count_in(counts: Sequence[tuple[float, int]], spans: Sequence[tuple[float, float]]) -> int:
-    """How many came in any of the spans."""
-    total = 0
-    for t_s, count in counts:
-        if any(began_s < t_s <= end_s for began_s, end_s in spans):
-            total += count
-    return total
+    return InTime([words_of(time.event) for time in named], came)
 
 
 def time_of(run: Run, event: RunEvent, within_s: float = 0.0) -> tuple[float, float]:

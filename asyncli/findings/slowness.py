@@ -118,7 +118,9 @@ def no_answers(
         ),
     }[why]
     commands = see_commands(events)
-    if commands:
+    if commands and why == "unacknowledged":
+        remedy = f"{remedy}; {commands}"
+    elif commands:
         remedy = f"{commands}; {_WITH_A_COMMAND.get(why, remedy)}"
     when = f"from {format_clock(from_s)} to {format_clock(to_s)}"
     details = ""

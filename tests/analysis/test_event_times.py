@@ -16,6 +16,7 @@ from asyncli.analysis.losses.slowness import stalls
 from asyncli.analysis.provoked import provoked
 from asyncli.analysis.totals import fold
 from asyncli.analysis.unlistened import listeners_gone
+from asyncli.findings.slowness import no_answers
 from asyncli.model import metrics
 from asyncli.model.records import Deaths, EventCounts, RunEvent, mark
 from asyncli.model.run import EVENT_SETTLES_S, Run
@@ -94,9 +95,47 @@ def test_a_silence_names_the_command_in_whose_time_it_began(begun_s: float, even
     assert ("event 1" in finding.remedy, "firewalls" in finding.remedy) == (bool(events), not events)
 
 
-def test_a_silence_names_all_events_in_whose_time_it_began() -> None:
-    run = command(command(silent(30, 32)), begun_s=29.5, number=2)
-    assert named(stalls(run)[0]) == [1, 2]
+@pytest.mark.parametrize(
+    ("first", "second", "marked", "events"),
+    [
+        # Both were at work: an earlier one that only goes on did nothing new.
+        ((28.5, 9.0), (29.5, 4.0), False, [2]),
+        # One that was over began later than the one that was at work: nothing tells which it was.
+        ((20.5, 19.0), (28.5, 0.1), False, [1, 2]),
+        # One that was over when the one that was at work began.
+        ((27.0, 0.1), (29.8, 4.0), False, [2]),
+        # Neither was at work, and then the user did something.
+        ((27.0, 0.1), (28.0, 0.1), False, [1, 2]),
+        ((27.0, 0.1), (28.0, 0.1), True, []),
+        # A mark while it was at work.
+        ((20.5, 19.0), (28.5, 0.1), True, [1]),
+    ],
+)
+def test_a_silence_belongs_to_the_event_that_was_at_work_and_began_last(
+    first: tuple[float, float], second: tuple[float, float], marked: bool, events: list[int]
+) -> None:
+    run = silent(30, 32)
+    for number, (begun_s, took_s) in enumerate((first, second), start=1):
+        run = command(run, begun_s=begun_s, took_s=took_s, number=number)
+    if marked:
+        run.events.append(mark(29.5, "another thing"))
+    [finding] = stalls(run)
+    assert named(finding) == events
+    assert ("mark 'another thing'" in finding.evidence) is marked
+    done = provoked(run, run.series(metrics.SERVER_PSS_BYTES))
+    assert [number for number in (1, 2) if done[number].no_answers_s] == events
+
+
+def test_a_path_that_was_down_is_looked_at_before_a_command() -> None:
+    told = no_answers(30.0, 34.0, 10, "nginx", "unacknowledged", None, 1, None, None, events=[{"number": 1, "kind": "run"}])
+    assert told.remedy.startswith("see routes")
+    assert "event 1" in told.remedy
+
+
+def test_error_answers_name_no_command_that_only_goes_on() -> None:
+    run = command(command(a_run(1_000), begun_s=20.0, took_s=25.0), begun_s=28.5, number=2)
+    [finding] = statuses(run, fold(with_errors(run, 30, 31)))
+    assert (named(finding), finding.fields["in_events"]) == ([2], 20)
 
 
 @pytest.mark.parametrize("stopped", [9.0, 1.0, 0.0])
