@@ -46,6 +46,17 @@ _WITH_A_COMMAND = {
 }
 
 
+def _with_commands(why: NoAnswers, remedy: str, commands: str) -> str:
+    """The remedy, with where to look of a command of the plan in whose time it was: before the rest
+    but where the network's path was down.
+    """
+    if not commands:
+        return remedy
+    if why == "unacknowledged":
+        return f"{remedy}; {commands}"
+    return f"{commands}; {_WITH_A_COMMAND.get(why, remedy)}"
+
+
 @finding("no_answers", "warning")
 def no_answers(
     from_s: float,
@@ -117,11 +128,7 @@ def no_answers(
             f"{WHAT_STOPPED_IT}; {WHAT_IT_WAITS_FOR}",
         ),
     }[why]
-    commands = see_commands(events)
-    if commands and why == "unacknowledged":
-        remedy = f"{remedy}; {commands}"
-    elif commands:
-        remedy = f"{commands}; {_WITH_A_COMMAND.get(why, remedy)}"
+    remedy = _with_commands(why, remedy, see_commands(events))
     when = f"from {format_clock(from_s)} to {format_clock(to_s)}"
     details = ""
     if cores is not None and why not in _TELLS_CPU:

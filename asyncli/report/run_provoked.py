@@ -715,15 +715,12 @@ def _was_brief(event: EventPart) -> bool:
 
 
 def _heartbeats(event: EventPart) -> list[str]:
-    """How long the heartbeats took of those whom it did not concern."""
+    """How long heartbeats took in its time, and outside of all events."""
     latency = event.latency_ms
     if latency is msgspec.UNSET or latency.others_p99 is None:
         return []
-    whose = "of the others"
-    if event.back is msgspec.UNSET:
-        whose = "meanwhile"
     return [
-        f"heartbeats {whose}: p99 {milliseconds(latency.others_p99)}, outside of events "
+        f"heartbeats meanwhile: p99 {milliseconds(latency.others_p99)}, outside of events "
         f"{milliseconds(latency.outside_p99)}"
     ]
 
