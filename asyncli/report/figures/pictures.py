@@ -150,9 +150,9 @@ def _drifts(analyses: Analyses, labels: Mapping[MetricName, str]) -> str:
 
 def _recoveries_caption(drawn: Sequence[Recovery], run: Run) -> str:
     caption = (
-        "A violet line is the event's instant. Those held have connected by this host's kernel; "
-        "those answered again had an answer of the server. Dots are readings of the server. Memory "
-        "is above its last reading before."
+        "A violet line is the event's instant. Those held are told once a second; a client that "
+        "comes back is held with its first answer, and is among those answered again from then on. "
+        "Dots are readings of the server. Memory is above its last reading before."
     )
     left_out = len(run.event_windows) - len(drawn)
     if drawn and left_out:

@@ -71,7 +71,7 @@ def _recovery(run: Run, event: EventPart, window: Gap, server: str) -> Recovery:
     end_s = window.end_s or start_s
     counts: tuple[tuple[str, Role, Series], ...] = (
         ("held", "ours", _dropped_at_once(run.held, event, start_s)),
-        (f"{server} counts", "server", server_count(run)),
+        (_label_of_count(run, server), "server", server_count(run)),
     )
     lines = []
     for label, role, series in counts:
@@ -88,6 +88,13 @@ def _recovery(run: Run, event: EventPart, window: Gap, server: str) -> Recovery:
         connections=lines,
         memory=_memory(run, before_s, start_s, end_s),
     )
+
+
+def _label_of_count(run: Run, server: str) -> str:
+    """Whose count of the server's connections it is: the kernel's, of its sockets, or its own."""
+    if any(run.series(metrics.SERVER_SOCKETS).values):
+        return f"{server}'s sockets"
+    return f"{server} counts"
 
 
 def _dropped_at_once(held: Series, event: EventPart, start_s: float) -> Series:
