@@ -64,7 +64,7 @@ class SlowComeback(msgspec.Struct, frozen=True):
     many it ended or silenced, how many of them were not back at the hold's end, how many connects
     failed, how many got no answer, and how many answers before they were back were errors; and for
     how long (s) the server stood still meanwhile. ``were_accepted``: the server had accepted those
-    that got no answer.
+    that got no answer. ``refused``: of those that failed, nothing listened where they connected.
     """
 
     event: int
@@ -76,6 +76,7 @@ class SlowComeback(msgspec.Struct, frozen=True):
     errors: int
     stood_still_s: float = 0.0
     were_accepted: bool = False
+    refused: int = 0
 
 
 class Pace(msgspec.Struct, frozen=True):
@@ -289,6 +290,7 @@ def _slow_comebacks(run: Run, explained: Collection[int | None]) -> tuple[SlowCo
                 errors=errors,
                 stood_still_s=still_s,
                 were_accepted=waited is not None and waited.received == "accepted",
+                refused=counts.failures.get("refused", 0),
             )
         )
     return tuple(slow)
