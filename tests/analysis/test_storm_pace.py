@@ -272,6 +272,16 @@ def test_refused_connects_and_errors_are_no_slow_server(away: int, failures: dic
     assert ("keep up" in slow, "longer hold" in slow) == (True, True)
 
 
+@pytest.mark.parametrize(("scheme", "failed"), [("ws", 2), ("http", 11)])
+def test_handshakes_that_an_error_refused_count_once(scheme: str, failed: int) -> None:
+    run = slow_to_come_back(120)
+    run.plan = msgspec.structs.replace(run.plan, urls=(f"{scheme}://127.0.0.1:8080/",))
+    counts = next(tick.events[1] for _, tick in run.ticks if tick.events)
+    counts.failures, counts.error_answers = {"reset": 2, "handshake_refused": 9}, {503: 9}
+    [slow] = shown(run).slow_comebacks
+    assert (slow.failed, slow.errors, slow.refused) == (failed, 9, 0)
+
+
 def test_a_server_that_stood_still_outside_of_storms_did_not_keep_up_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     run = slow_to_come_back(0)
     assert "all the" in said_of(run)
