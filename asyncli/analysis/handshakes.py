@@ -17,7 +17,7 @@ from asyncli.analysis.totals import Totals, in_ms, tested
 from asyncli.core.histogram import Histogram
 from asyncli.findings import losses, server, tls
 from asyncli.model.plan import Plan
-from asyncli.model.protocol_table import streams_needed
+from asyncli.model.protocol_table import STREAMS, streams_needed
 from asyncli.model.records import Finding, ProtocolCounts, TlsCounts
 from asyncli.model.run import Run
 from asyncli.model.tcp_values import MOST_KINDS
@@ -26,6 +26,8 @@ from asyncli.model.units import instant_of
 # RFC 9325, section 4.5.
 _LEAST_BITS = {"RSA": 2048, "EC": 224, "DSA": 2048}
 _BROKEN = ("md5", "sha1")
+# Of which an answer has a status to a handshake alone.
+_STATUS_OF_HANDSHAKE = ("websocket", *STREAMS)
 
 
 class Quantiles(msgspec.Struct):
@@ -200,6 +202,16 @@ class ProtocolPart(msgspec.Struct):
     deflate: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
     #: If any answer is accepted: how the first answer of each worker began.
     first_answers: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
+
+
+def refused_with_error(protocol: str, failures: Mapping[str, int], errors: int) -> int:
+    """How many of the failed connects of an event an answer with an error refused: handshakes of a
+    protocol in which nothing else has a status. ``failures``: by cause; ``errors``: all answers
+    with an error status.
+    """
+    if protocol not in _STATUS_OF_HANDSHAKE:
+        return 0
+    return min(errors, failures.get("handshake_refused", 0))
 
 
 def protocol_of(run: Run, totals: Totals) -> ProtocolPart | msgspec.UnsetType:

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
+from asyncli.analysis.handshakes import refused_with_error
 from asyncli.analysis.in_vain import answer_timeout_s, in_vain
 from asyncli.analysis.standstill import stood_still_s
 from asyncli.analysis.storm_bounds import (
@@ -64,7 +65,8 @@ class SlowComeback(msgspec.Struct, frozen=True):
     many it ended or silenced, how many of them were not back at the hold's end, how many connects
     failed, how many got no answer, and how many answers before they were back were errors; and for
     how long (s) the server stood still meanwhile. ``were_accepted``: the server had accepted those
-    that got no answer.
+    that got no answer. Handshakes that an error refused are among ``errors`` alone. ``refused``: of
+    those that failed, nothing listened where they connected.
     """
 
     event: int
@@ -76,6 +78,7 @@ class SlowComeback(msgspec.Struct, frozen=True):
     errors: int
     stood_still_s: float = 0.0
     were_accepted: bool = False
+    refused: int = 0
 
 
 class Pace(msgspec.Struct, frozen=True):
@@ -266,9 +269,11 @@ def _slow_comebacks(run: Run, explained: Collection[int | None]) -> tuple[SlowCo
         counts = run.counts_of_event(number)
         not_back = max(0, counts.away)
         handshakes = counts.handshakes_in_vain
-        failed = sum(counts.failures.values()) - handshakes
         unanswered = counts.phantoms + handshakes
         errors = sum(counts.error_answers.values())
+        # Those that an answer with an error refused are among the errors.
+        failed = sum(counts.failures.values()) - handshakes
+        failed -= refused_with_error(run.plan.protocol, counts.failures, errors)
         if number in explained or not counts.attempts:
             continue
         end_s = run.stop_s
@@ -289,6 +294,7 @@ def _slow_comebacks(run: Run, explained: Collection[int | None]) -> tuple[SlowCo
                 errors=errors,
                 stood_still_s=still_s,
                 were_accepted=waited is not None and waited.received == "accepted",
+                refused=counts.failures.get("refused", 0),
             )
         )
     return tuple(slow)

@@ -162,21 +162,27 @@ def _of_key(term: str) -> list[str]:
 
 def _of_number(term: str, by_form: Mapping[str, str]) -> list[str]:
     """What a number of a run's JSON is, as in ``drift.server_user``, and the paragraphs that name
-    it; without any the term of its first word.
+    it; without any the term of its first word. Of a number of an event that of its last word
+    suffices, and a part of an event is explained by its term.
     """
     from asyncli.report.summary import Summary
     from asyncli.report.thresholds import about
 
+    key = term
     if "." not in term:
+        key = _key_of_event(term)
+    if not key:
         return []
     try:
-        meaning = about(term, Summary)
+        meaning = about(key, Summary)
     except ValueError:
-        return []
+        return _of_part_of_event(term, by_form)
     texts = [f"{term}: {meaning}"]
+    names = (f"`{term}`", f"`{key.rpartition('.')[2]}`")
     for text in by_form.values():
         for paragraph in text.split("\n\n"):
-            if f"`{term}`" in paragraph and paragraph not in texts:
+            is_named = any(name in paragraph for name in names)
+            if is_named and paragraph not in texts:
                 texts.append(paragraph)
     if len(texts) > 1:
         return texts
@@ -184,6 +190,30 @@ def _of_number(term: str, by_form: Mapping[str, str]) -> list[str]:
     if of_first_word:
         texts.append(of_first_word)
     return texts
+
+
+def _key_of_event(word: str) -> str:
+    """The key of the first event's number with this last word, if no other number of a run's JSON
+    has it; else "".
+    """
+    from asyncli.report.summary import Summary
+    from asyncli.report.thresholds import keys
+
+    ending = [key for key in keys(Summary) if key.endswith(f".{word}")]
+    if len(ending) != 1 or not ending[0].startswith("events."):
+        return ""
+    return ending[0].replace("*", "1")
+
+
+def _of_part_of_event(key: str, by_form: Mapping[str, str]) -> list[str]:
+    """The term of a part of an event, as in ``events.1.in_vain.received``."""
+    words = key.split(".")
+    if words[0] == "churn":
+        words.insert(0, "events")
+    if words[0] != "events" or len(words) < 3:
+        return []
+    term = by_form.get(_form(words[2]))
+    return [] if term is None else [term]
 
 
 def _of_code(code: str, *, exact: bool) -> Iterator[str]:

@@ -133,14 +133,22 @@ CATALOGUE: list[Entry[...]] = []
 
 
 def entries_of(code: str) -> list[Entry[...]]:
+    """The entries of a code; of one with a word in its place that of the form whose values name
+    that word, else the first form that it fits.
+    """
     exact = [entry for entry in CATALOGUE if entry.code == code]
     if exact:
         return exact
+    fitting = []
     for entry in CATALOGUE:
-        pattern = re.sub(r"\{\w+\}", r"\\w+", entry.code)
-        if re.fullmatch(pattern, code):
+        pattern = re.sub(r"\{\w+\}", r"(\\w+)", entry.code)
+        match = re.fullmatch(pattern, code)
+        if match is None:
+            continue
+        if match[1] in re.findall(r"\w+", entry.values):
             return [entry]
-    return []
+        fitting.append(entry)
+    return fitting[:1]
 
 
 def finding(

@@ -101,6 +101,14 @@ _OF_DONE_EVENT = {
     "ended_repeatedly": "of these, those whose connections it ended more than once",
     "error_answers": "answers with an error status before they were back",
 }
+# Of commands in whose time the server ended nothing too. Empty for marks.
+_OF_TIME = {
+    "no_answers_s": "the longest silence that began in its time, in seconds: no heartbeat was "
+    "answered though some waited; empty if unknown",
+    "stood_still_s": "the longest standstill of the server that began in its time, in seconds",
+    "latency_others_p99_ms": "heartbeats of the others in its time, in milliseconds",
+    "in_vain": "connects of who comes back that got no answer in time",
+}
 _OF_STALL = {
     "stalled": "connections that it had read nothing",
     "closed": "of these, ended by the server",
@@ -143,6 +151,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         "text": "what the plan or the user says",
         **_OF_DONE_EVENT,
         **_OF_STALL,
+        **_OF_TIME,
     },
     "findings": {
         **_RUN_ID,
@@ -281,7 +290,8 @@ def event_rows(run: Run, events: Iterable[EventPart]) -> Iterator[list[Cell]]:
         back = event.back
         server = event.server
         if back is msgspec.UNSET or server is msgspec.UNSET:
-            yield [*row, *[None] * (len(_OF_DONE_EVENT) + len(_OF_STALL))]
+            without_ends: list[Cell] = [None] * (len(_OF_DONE_EVENT) + len(_OF_STALL))
+            yield [*row, *without_ends, *_time_cells(event)]
             continue
         counts = [event.chosen, event.absent, event.ended, event.not_back, event.attempts]
         failed = sum(known(event.failures).values())
@@ -295,6 +305,7 @@ def event_rows(run: Run, events: Iterable[EventPart]) -> Iterator[list[Cell]]:
             *_noticed_cells(event),
             *_away_cells(event),
             *_stall_cells(event),
+            *_time_cells(event),
         ]
 
 
@@ -337,6 +348,28 @@ def _away_cells(event: EventPart) -> list[Cell]:
             times[3] = away.at_least.max_s
     errors = sum(known(event.error_answers).values())
     return [*times, _or_empty(event.clients), _or_empty(event.ended_repeatedly), errors]
+
+
+def _time_cells(event: EventPart) -> list[Cell]:
+    """How the server answered in its time."""
+    others_p99_ms = None
+    if event.latency_ms is not msgspec.UNSET:
+        others_p99_ms = event.latency_ms.others_p99
+    return [
+        _or_empty(event.no_answers_s),
+        _or_empty(event.stood_still_s),
+        others_p99_ms,
+        _connects_in_vain(event),
+    ]
+
+
+def _connects_in_vain(event: EventPart) -> Cell:
+    """How many connects got no answer in time; empty for an event without connects."""
+    if event.in_vain is msgspec.UNSET:
+        return None
+    if event.in_vain is None:
+        return 0
+    return event.in_vain.count
 
 
 def _or_empty(value: float | msgspec.UnsetType | None) -> Cell:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from asyncli.analysis.handshakes import refused_with_error
 from asyncli.analysis.in_vain import InVain
 from asyncli.analysis.noticed import Noticed
 from asyncli.model.units import format_count, format_duration, format_many, was_or_were
@@ -25,16 +26,16 @@ from asyncli.report.summary_parts import EventPart, known, took_nobody
 _MOST_LINES = 3
 
 
-def event_lines(events: Sequence[EventPart]) -> list[str]:
+def event_lines(events: Sequence[EventPart], protocol: str) -> list[str]:
     """A sentence for each event of the plan that was done; of many, one for those from which all
-    were back and none of whose connects failed.
+    were back and none of whose connects failed. ``protocol``: of the plan's connections.
     """
     done = [event for event in events if was_done(event)]
     if len(done) <= _MOST_LINES:
-        return [line_of(event) for event in done]
+        return [line_of(event, protocol) for event in done]
     well = [event for event in done if _all_is_well(event)]
     others = [event for event in done if not _all_is_well(event)]
-    lines = [line_of(event) for event in others[:_MOST_LINES]]
+    lines = [line_of(event, protocol) for event in others[:_MOST_LINES]]
     if well:
         lines.append(_well(well, done))
     left_out = len(others) - len(lines) + bool(well)
@@ -79,13 +80,13 @@ def _all_s(event: EventPart) -> float:
     return event.back.all_s or 0.0
 
 
-def line_of(event: EventPart) -> str:
-    """A sentence on an event that was done."""
+def line_of(event: EventPart, protocol: str) -> str:
+    """A sentence on an event that was done. ``protocol``: of the plan's connections."""
     title = "Churn" if event.kind == "churn" else f"Event {event.number} ({event.kind})"
-    return f"{title}: {'; '.join(_parts(event))}."
+    return f"{title}: {'; '.join(_parts(event, protocol))}."
 
 
-def _parts(event: EventPart) -> list[str]:
+def _parts(event: EventPart, protocol: str) -> list[str]:
     parts = []
     if event.output is not msgspec.UNSET:
         parts.append(f"{ending(event)}{without_answers(event)}")
@@ -98,7 +99,7 @@ def _parts(event: EventPart) -> list[str]:
     if event.then == "gone":
         return [_silent(event)]
     parts += _ended_repeatedly(event)
-    parts.append(f"{_were_back(event)}{_how_connects_went(event)}")
+    parts.append(f"{_were_back(event)}{_how_connects_went(event, protocol)}")
     if event.output is msgspec.UNSET:
         parts[-1] += without_answers(event)
     parts += _not_back(event)
@@ -172,13 +173,17 @@ def _not_back(event: EventPart) -> list[str]:
     return sentences
 
 
-def _how_connects_went(event: EventPart) -> str:
+def _how_connects_went(event: EventPart, protocol: str) -> str:
     failed = _failed(event)
     unanswered = _unanswered(event)
     errors = sum((event.error_answers or {}).values())
+    refused = refused_with_error(protocol, known(event.failures), errors)
+    errors -= refused
     parts = []
     if failed:
         parts.append(f"{format_many(failed, 'connect')} failed")
+    if refused:
+        parts.append(f"{format_count(refused)} of them by an answer with an error")
     if unanswered:
         parts.append(f"{format_many(unanswered, 'connect')} {_how_unanswered(event)}")
     if not parts and connects_of(event) > 0:

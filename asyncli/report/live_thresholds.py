@@ -20,6 +20,27 @@ from asyncli.report.thresholds import parse, require
 
 # What is known of a mark.
 _OF_A_MARK = ("number", "at_s", "end_s", "into_hold_s")
+# What is never known of churn: outages, which are charged to events with an instant, and what is
+# known of commands, of those that fall silent and of those that stall.
+_NEVER_OF_CHURN = (
+    "no_answers_s",
+    "stood_still_s",
+    "status",
+    "took_s",
+    "share",
+    "for_s",
+    "cut_after_s",
+    "noticed",
+    "gone",
+    "returned",
+    "closed",
+    "stalled",
+    "resumed",
+    "closes",
+    "waited_bytes",
+    "segment_bytes",
+    "slow_readers",
+)
 
 
 def require_limits(
@@ -67,8 +88,7 @@ def _require_figures_of_events(plan: Plan, where: str) -> None:
     for text in _limits_on(plan, "events."):
         _, number, figure, *_ = parse(text, Summary).key.split(".")
         if number == str(CHURN):
-            if plan.churn is None:
-                raise PlanError(f"{where} {text!r}: the plan has no churn; add --churn 1%/m")
+            _require_figure_of_churn(plan, figure, f"{where} {text!r}")
             continue
         if not number.isdecimal() or not 0 < int(number) <= len(plan.events):
             raise PlanError(
@@ -86,6 +106,19 @@ def _require_figures_of_events(plan: Plan, where: str) -> None:
                 f"{where} {text!r}: by --reconnect {plan.reconnect} nobody is to be back from "
                 f"event {number} before the hold is over; make the hold longer"
             )
+
+
+def _require_figure_of_churn(plan: Plan, figure: str, limit: str) -> None:
+    """Raise :class:`PlanError` for a ``limit`` on churn that the plan lacks, or on a ``figure``
+    that churn never has.
+    """
+    if plan.churn is None:
+        raise PlanError(f"{limit}: the plan has no churn; add --churn 1%/m")
+    if figure in _NEVER_OF_CHURN:
+        raise PlanError(
+            f"{limit}: {figure} is not known of churn, only of events at an instant (--at); leave "
+            "it out"
+        )
 
 
 def _nobody_is_back(plan: Plan, planned: PlannedEvent) -> bool:

@@ -136,7 +136,9 @@ def run_document(
 
 def _events_first(summary: Summary) -> list[doc.Block]:
     """What came of the events of the plan, for a reader of the first lines."""
-    lines = event_lines(summary.events or [])
+    # HTTP has no part of its own, as it has no handshake.
+    protocol = "http" if summary.protocol is msgspec.UNSET else summary.protocol.name
+    lines = event_lines(summary.events or [], protocol)
     blocks: list[doc.Block] = [doc.Paragraph(line, "event") for line in lines]
     if blocks:
         blocks.append(doc.Paragraph("", view=doc.TERMINAL))

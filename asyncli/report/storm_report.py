@@ -9,6 +9,7 @@ import msgspec
 
 from asyncli import __version__
 from asyncli.analysis.provoked import Back, back_of
+from asyncli.analysis.standstill import standstills
 from asyncli.analysis.storm_forecast import FAILS_BELOW, Jitter, StormForecast
 from asyncli.analysis.storm_pace import Pace, SlowComeback, UnexplainedStorm
 from asyncli.model.planned_events import DEFAULT_RECONNECT, policy_words, reconnect_of
@@ -296,21 +297,9 @@ def _unexplained(storm: UnexplainedStorm, *, is_basis: bool) -> str:
 def _how_to_find_the_pace(run: Run, slow_comebacks: Sequence[SlowComeback]) -> str:
     """What shows how fast a server can be that kept up with its clients: what was not done yet."""
     plan = run.plan
-    kept_up = (
-        "The server kept up with its clients all the time, so how fast it can be is not known."
-    )
     if slow_comebacks:
-        slow = " ".join(map(_slow_comeback, slow_comebacks))
-        if any(comeback.stood_still_s for comeback in slow_comebacks):
-            return (
-                f"{slow} A server that stands still shows no pace: a storm may take longer than is "
-                "said here. A storm while it runs shows it."
-            )
-        return (
-            f"{slow} So the server did not keep up with its clients, and too little is known of "
-            "that to tell its pace: a storm may take longer than at the pace above, or not end. A "
-            "longer hold after the event may show it."
-        )
+        return _what_slow_ones_show(slow_comebacks)
+    kept_up = _how_it_kept_up(run)
     connections = plan.connections
     shown_by = "A storm of clients that come back at once shows it"
     if _had_all_at_once(run):
@@ -323,6 +312,45 @@ def _how_to_find_the_pace(run: Run, slow_comebacks: Sequence[SlowComeback]) -> s
     )
 
 
+def _how_it_kept_up(run: Run) -> str:
+    """That nothing shows how fast the server can be, as it kept up with its clients whenever it did
+    not stand still.
+    """
+    longest = max(standstills(run), key=lambda span: span.to_s - span.from_s, default=None)
+    if longest is None:
+        return (
+            "The server kept up with its clients all the time, so how fast it can be is not known."
+        )
+    still = format_duration(round(longest.to_s - longest.from_s))
+    return (
+        f"The server stood still for {still} or more, at {format_duration(longest.from_s)}. At all "
+        "other times it kept up with its clients, so how fast it can be is not known."
+    )
+
+
+def _what_slow_ones_show(slow_comebacks: Sequence[SlowComeback]) -> str:
+    """What went wrong in the events whose comebacks show no pace, and that this bounds nothing."""
+    slow = " ".join(map(_slow_comeback, slow_comebacks))
+    if any(comeback.stood_still_s for comeback in slow_comebacks):
+        return (
+            f"{slow} A server that stands still shows no pace: a storm may take longer than is "
+            "said here. A storm while it runs shows it."
+        )
+    if all(comeback.refused or comeback.errors for comeback in slow_comebacks):
+        # Whether it was slow besides is not known: it was gone, or answered something else.
+        event = "that event" if len(slow_comebacks) == 1 else "these events"
+        text = f"{slow} So the server's pace is not known from {event}"
+    else:
+        text = (
+            f"{slow} So the server did not keep up with its clients, and too little is known of "
+            "that to tell its pace"
+        )
+    text += ": a storm may take longer than at the pace above, or not end."
+    if any(comeback.not_back for comeback in slow_comebacks):
+        text += " A longer hold after the event may show it."
+    return text
+
+
 def _slow_comeback(slow: SlowComeback) -> str:
     parts = []
     if slow.stood_still_s:
@@ -330,8 +358,12 @@ def _slow_comeback(slow: SlowComeback) -> str:
     if slow.not_back:
         of = f"{format_count(slow.not_back)} of {format_count(slow.ended)}"
         parts.append(f"{of} were not back when the hold ended")
-    if slow.failed:
-        parts.append(f"{format_many(slow.failed, 'connect')} failed")
+    if slow.refused:
+        refused = format_many(slow.refused, "connect")
+        parts.append(f"{refused} {was_or_were(slow.refused)} refused")
+    if slow.failed > slow.refused:
+        failed = format_many(slow.failed - slow.refused, "connect")
+        parts.append(f"{failed} failed")
     if slow.unanswered:
         how = "got no answer"
         if slow.were_accepted:

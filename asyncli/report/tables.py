@@ -213,7 +213,10 @@ class EventsView(TableView):
         self._run = run
         self.events = list(events)
         #: The report's sentences, by the number of the event; of a mark there is none.
-        self.said = {event.number: line_of(event) for event in events if was_done(event)}
+        self.said = {}
+        for event in events:
+            if was_done(event):
+                self.said[event.number] = line_of(event, run.plan.protocol)
         title = format_many(len(self.events), "event")
         if not self.events:
             title = "Nothing was done to the run, or noted."

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from synthetic_run import bare_run
 
+from asyncli.analysis.standstill import Standstill
 from asyncli.analysis.storm_forecast import FAILS_BELOW, forecast, least_jitter
 from asyncli.analysis.storm_pace import Pace, UnexplainedStorm, Unmeasured, known_backlog, measured_pace, syns_each_second
 from asyncli.core.histogram import Histogram
@@ -18,6 +19,7 @@ from asyncli.model.planned_events import reconnect_of
 from asyncli.model.records import Check, EventCounts, Phase, RunEvent, Sample, Tick
 from asyncli.model.run import Run
 from asyncli.report import document as doc
+from asyncli.report import storm_report
 from asyncli.report.storm_report import Answer, doubts, storm_document
 
 SEED, COUNT = 5, 600
@@ -245,6 +247,47 @@ def test_a_run_whose_own_storm_was_not_kept_up_with_does_not_say_so() -> None:
     kept_up = slow_to_come_back(0)
     assert shown(kept_up).slow_comebacks == ()
     assert "kept up" in doubts(msgspec.structs.replace(known, pace=shown(kept_up)), kept_up)[0]
+
+
+def said_of(run: Run) -> str:
+    pace = shown(run)
+    return doubts(Answer(COUNT, pace, (forecast(pace, reconnect_of("now"), SEED, COUNT),), least_jitter(pace, SEED, COUNT)), run)[0]
+
+
+@pytest.mark.parametrize("away", [0, 120])
+@pytest.mark.parametrize(("failures", "errors"), [({"refused": 469}, {}), ({}, {503: 469})])
+def test_refused_connects_and_errors_are_no_slow_server(away: int, failures: dict[str, int], errors: dict[int, int]) -> None:
+    run = slow_to_come_back(away)
+    counts = next(tick.events[1] for _, tick in run.ticks if tick.events)
+    counts.phantoms = 0
+    counts.failures, counts.error_answers = failures, errors
+    if not errors and not away:
+        # Else its storm shows the pace.
+        run.plan = msgspec.structs.replace(run.plan, events=("5s run restart",))
+    said = said_of(run)
+    assert ("469" in said, "refused" in said, "were errors" in said) == (True, bool(failures), bool(errors))
+    assert ("keep up" in said, "not known" in said, "longer hold" in said) == (False, True, away > 0)
+    # Those who waited for an answer in vain tell of a slow one.
+    slow = said_of(slow_to_come_back(120))
+    assert ("keep up" in slow, "longer hold" in slow) == (True, True)
+
+
+@pytest.mark.parametrize(("scheme", "failed"), [("ws", 2), ("http", 11)])
+def test_handshakes_that_an_error_refused_count_once(scheme: str, failed: int) -> None:
+    run = slow_to_come_back(120)
+    run.plan = msgspec.structs.replace(run.plan, urls=(f"{scheme}://127.0.0.1:8080/",))
+    counts = next(tick.events[1] for _, tick in run.ticks if tick.events)
+    counts.failures, counts.error_answers = {"reset": 2, "handshake_refused": 9}, {503: 9}
+    [slow] = shown(run).slow_comebacks
+    assert (slow.failed, slow.errors, slow.refused) == (failed, 9, 0)
+
+
+def test_a_server_that_stood_still_outside_of_storms_did_not_keep_up_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = slow_to_come_back(0)
+    assert "all the" in said_of(run)
+    monkeypatch.setattr(storm_report, "standstills", lambda _: [Standstill(2.0, 3.0, True), Standstill(40.0, 45.0, True)])
+    said = said_of(run)
+    assert ("all the" in said, "stood still" in said, "5 s" in said, "40 s" in said) == (False, True, True, True)
 
 
 def test_no_server_brings_clients_back_before_their_turn() -> None:

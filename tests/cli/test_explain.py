@@ -78,6 +78,41 @@ def test_number_of_a_run_is_explained_by_its_full_key_and_its_term(tmp_path: Pat
     assert said.endswith(term)
 
 
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("in_vain", "Connects that got no answer in the whole time limit were in vain"),
+        ("events.1.in_vain.received", "Connects that got no answer in the whole time limit were in vain"),
+        ("failed_at", "counts the connects that failed or got no answer at each"),
+        ("not_back_at", "the clients that were not back"),
+        ("at_least", "they are at least those until the hold's end"),
+        ("events.1.away.at_least", "A client is away from the instant"),
+        ("no_answers_s", "without answers if no heartbeat was answered"),
+        ("events.2.stood_still_s", "The server stood still while a signal"),
+        ("ended_repeatedly", "ended more than once"),
+        ("least_held", "least_held: events.1.least_held of a run's JSON: the fewest"),
+    ],
+)
+def test_words_of_an_event_s_keys_are_explained_by_their_paragraph(tmp_path: Path, key: str, said: str) -> None:
+    first, *others = here(tmp_path, "explain", key).out.strip().split("\n\n")
+    if first.startswith(f"{key}: ") and others:
+        first = others[0]
+    assert said in " ".join(first.split())
+
+
+def test_a_last_word_of_several_numbers_is_no_term(tmp_path: Path) -> None:
+    assert here(tmp_path, "explain", "p99_s").status == 2
+    assert here(tmp_path, "explain", "events.1.xyzzy").status == 2
+
+
+def test_a_code_of_two_forms_is_that_whose_values_name_its_word(tmp_path: Path) -> None:
+    meanings = {entry.code: entry.meaning for entry in findings.CATALOGUE if entry.code.startswith("listen_{")}
+    for word in ("accepted", "waiting"):
+        assert here(tmp_path, "explain", f"listen_{word}").out == f"listen_{word} (warning): {meanings['listen_{where}']}\n"
+    for word in ("full", "overflows", "drops"):
+        assert here(tmp_path, "explain", f"listen_{word}").out == f"listen_{word} (warning): {meanings['listen_{what}']}\n"
+
+
 def test_every_code_of_a_report_is_explained(tmp_path: Path) -> None:
     """The codes are read from the source of the mechanisms."""
     tree = [ast.parse(path.read_text()) for path in (*Path("asyncli/analysis/losses").glob("*.py"), Path("asyncli/analysis/bottleneck.py"))]

@@ -11,13 +11,16 @@ import pytest
 from made_runs import HOSTILE, KINDS
 from synthetic_run import a_run
 
+from asyncli.analysis.in_vain import InVain
 from asyncli.analysis.noticed import Noticed
+from asyncli.analysis.provoked import EventLatency
 from asyncli.model.metrics import meaning
-from asyncli.model.records import Finding, ProtocolCounts, Sample
+from asyncli.model.records import Finding, ProtocolCounts, RunEvent, Sample
 from asyncli.model.run import Run
 from asyncli.report.analyses import analyse
-from asyncli.report.csvout import COLUMNS, Table, tables, to_csv
+from asyncli.report.csvout import COLUMNS, Table, event_rows, tables, to_csv
 from asyncli.report.summary import summarise
+from asyncli.report.summary_parts import EventPart
 from asyncli.report.tables import Frames
 
 NAMES = ["ticks", "samples", "deaths", "phases", "events", "findings", "cost", "columns"]
@@ -165,3 +168,22 @@ def test_an_event_s_row_has_its_clients_the_time_away_and_the_errors() -> None:
     [row, _] = read(run)["events"]
     assert [row[column] for column in ("clients", "ended_repeatedly", "error_answers")] == ["19000", "1000", "9"]
     assert (float(row["away_p50_s"]), row["away_max_s"], float(row["away_at_least_s"])) == (pytest.approx(0.5, rel=0.02), "", 4.0)
+
+
+def test_an_event_s_row_has_how_the_server_answered_in_its_time() -> None:
+    run = KINDS["provoked"]()
+    storm, _ = summarise(run).events or []
+    storm.no_answers_s, storm.stood_still_s = 4.0, 3.5
+    storm.latency_ms = EventLatency(1.0, 2.0, 3.0, 4.0, 5.5, 6.0)
+    storm.in_vain = InVain(7, 7, 1.0, "accepted")
+    # A command in whose time the server ended nobody.
+    command = EventPart(2, "run", 9.0, 10.0, "true", latency_ms=storm.latency_ms, no_answers_s=2.0, stood_still_s=0.0)
+    noted = EventPart.of_mark(3, RunEvent("mark", 12.0, 12.0, "deployed"))
+    rows = [dict(zip(list(COLUMNS["events"])[1:], row, strict=True)) for row in event_rows(run, [storm, command, noted])]
+    told = [[row[column] for column in ("no_answers_s", "stood_still_s", "latency_others_p99_ms", "in_vain")] for row in rows]
+    assert told == [[4.0, 3.5, 5.5, 7], [2.0, 0.0, 5.5, None], [None] * 4]
+    storm.in_vain = None
+    [row] = event_rows(run, [storm])
+    assert row[-1] == 0
+    frame = Frames(run, [], [storm, command]).events
+    assert [list(frame["no_answers_s"]), list(frame["latency_others_p99_ms"])] == [[4.0, 2.0], [5.5, 5.5]]

@@ -31,7 +31,7 @@ def all_back(number: int, all_s: float) -> EventPart:
 
 
 def line_of(part: EventPart) -> str:
-    [line] = event_lines([part])
+    [line] = event_lines([part], "http")
     return line
 
 
@@ -49,7 +49,7 @@ def test_marks_alone_have_no_line_and_stand_after_the_costs() -> None:
     run = a_run(1_000, hold_s=60.0)
     run.events.append(RunEvent("mark", 30.0, 30.0, "deployed", {}))
     summary = summarise(run)
-    assert event_lines(summary.events or []) == []
+    assert event_lines(summary.events or [], "http") == []
     names = [section.id for section in run_document(summary, "a.db").sections]
     assert names.index("events") > names.index("cost")
 
@@ -81,6 +81,20 @@ def test_who_was_back_after_how_long_and_who_was_not() -> None:
     assert "1,076" in line_of(failed)
 
 
+@pytest.mark.parametrize(("protocol", "counts"), [("websocket", ["2,703 connects", "2,321 of"]), ("http2", ["2,703 connects", "2,321 answers"])])
+def test_handshakes_that_an_error_refused_are_told_once(protocol: str, counts: list[str]) -> None:
+    part = all_back(1, 8.0)
+    part.failures = {"refused": 382, "handshake_refused": 2_321}
+    part.error_answers = {"503": 2_321}
+    [said] = event_lines([part], protocol)
+    assert [count for count in counts if count not in said] == []
+    assert said.count("2,321") == 1
+    # A handshake may be refused without a status.
+    part.error_answers = {"503": 2_000}
+    [said] = event_lines([part], "websocket")
+    assert ("2,703" in said, "2,000 of" in said) == (True, True)
+
+
 @pytest.mark.parametrize(("status", "ended"), [(0, 0), (3, 0), (0, 300)])
 def test_a_command_says_how_it_ended_and_what_the_server_did(status: int, ended: int) -> None:
     part = all_back(1, 2.6) if ended else EventPart(1, "run", 5.0, 6.0, "reload")
@@ -105,10 +119,10 @@ def test_who_fell_silent_for_good_is_as_the_server_noticed() -> None:
 
 def test_of_many_events_those_that_went_well_are_one_line() -> None:
     well = [all_back(number, float(number)) for number in range(1, 7)]
-    [said] = event_lines(well)
+    [said] = event_lines(well, "http")
     assert ("6 s" in said, "event 6" in said) == (True, True)
     nobody = msgspec.structs.replace(all_back(7, 0.0), absent=300)
     others = [storm(not_back=number) for number in (1, 2, 3)]
-    lines = event_lines([*well, nobody, *others])
+    lines = event_lines([*well, nobody, *others], "http")
     assert len(lines) == 5
     assert ["300" in lines[0], "6 of" in lines[3], lines[4].startswith("Of 1")] == [True] * 3

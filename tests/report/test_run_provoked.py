@@ -259,26 +259,26 @@ def test_a_command_says_how_many_clients_it_ended_and_how_many_more_than_once() 
     part.clients, part.ended_repeatedly = 300, 0
     assert "client" not in _command(part)
     part.clients, part.ended_repeatedly = 200, 100
-    for said in (_command(part), line_of(part)):
+    for said in (_command(part), line_of(part, "http")):
         assert [said.count(count) for count in ("300", "200 client", "100 of")] == [1, 1, 1]
     part.clients = part.ended_repeatedly = None
-    assert "client" not in _command(part) + line_of(part)
+    assert "client" not in _command(part) + line_of(part, "http")
 
 
 def test_a_command_says_for_how_long_clients_were_away() -> None:
     part = deployed()
     for unknown in (msgspec.UNSET, None):
         part.away = unknown
-        assert "away" not in _comeback(part) + line_of(part)
+        assert "away" not in _comeback(part) + line_of(part, "http")
     part.away = Away(0.5, 2.5, 3.1)
     said = _comeback(part)
     assert [said.count(words) for words in ("500 ms", "2.5 s", "3.1 s", "at most")] == [1, 1, 1, 0]
-    assert "3.1 s" in line_of(part)
+    assert "3.1 s" in line_of(part, "http")
     part.back = Back(5.0, 7.0, None, None)
     part.away = Away(0.5, None, None, AwayAtLeast(0.5, 6.0, 7.2))
     said = _comeback(part)
     assert [said.count(words) for words in ("at most", "500 ms", "99 %", "7.2 s")] == [1, 1, 0, 1]
-    assert "7.2 s" in line_of(part)
+    assert "7.2 s" in line_of(part, "http")
     # All of a storm leave at one instant.
     assert "away" not in _comeback(msgspec.structs.replace(part, kind="storm"))
 

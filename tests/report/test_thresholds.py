@@ -441,3 +441,13 @@ def test_churn_has_limits_of_its_own(text: str, is_crossed: bool) -> None:
         require_limits(msgspec.structs.replace(plan, churn=None))
     # A share of those who come and go all the time may be faster later.
     assert not stays_crossed(threshold)
+
+
+@pytest.mark.parametrize("figure", ["no_answers_s", "stood_still_s", "took_s", "noticed.all_s", "closes.reset", "slow_readers.user.total"])
+def test_a_limit_on_what_churn_never_has_is_refused(figure: str) -> None:
+    text = f"churn.{figure} > 1"
+    plan = Plan(urls=("http://a/",), connections=10, churn="5%/m", fail_if=(text,))
+    with pytest.raises(PlanError, match=rf"--fail-if '{text}': {figure.partition('.')[0]} is not known of churn"):
+        require_limits(plan)
+    of_storm = msgspec.structs.replace(plan, events=("5s storm",), fail_if=(f"events.1.{figure} > 1",))
+    require_limits(of_storm)
