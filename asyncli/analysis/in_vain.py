@@ -55,9 +55,14 @@ def in_vain(run: Run, window: Gap, counts: EventCounts) -> InVain | None:
 def answer_timeout_s(plan: Plan) -> float:
     """How long a client waits for the first answer after TCP's connect (s)."""
     # The answer to a handshake has the time limit of a connect.
-    if plan.tls is not None or plan.protocol not in ("http", "tcp"):
+    if _has_handshake(plan):
         return plan.connect_timeout_s
     return plan.timeout_s
+
+
+def _has_handshake(plan: Plan) -> bool:
+    """Whether a handshake of TLS or of a protocol follows TCP's."""
+    return plan.tls is not None or plan.protocol not in ("http", "tcp")
 
 
 def _received(run: Run, window: Gap, counts: EventCounts) -> Received | None:
@@ -84,14 +89,14 @@ def _by_sockets(run: Run, window: Gap, counts: EventCounts) -> Received | None:
     waiting = run.series(metrics.SERVER_SOCKETS_WAITING)
     if _has_other_clients(run, accepted, window.start_s):
         return None
-    connecting = Series([t_s for t_s, _ in run.ticks], [row.connecting for _, row in run.ticks])
+    standing = _standing(run)
     readings: list[float] = []
     stood = 0.0
     taken = 0.0
     queued = 0.0
     most_queued = 0.0
     for t_s, sockets in accepted.between(window.start_s, run.stop_s).rows():
-        unanswered = connecting.at(t_s) or 0.0
+        unanswered = standing.at(t_s) or 0.0
         in_queue = waiting.at(t_s)
         if unanswered < FEWEST or in_queue is None:
             continue
@@ -109,6 +114,17 @@ def _by_sockets(run: Run, window: Gap, counts: EventCounts) -> Received | None:
     if queued >= NEARLY_ALL * stood:
         return "waiting"
     return None
+
+
+def _standing(run: Run) -> Series:
+    """How many connects without an answer stand by their own kernel, at the end of each second; in
+    older run files, and during handshakes, also those that the server's kernel has not granted.
+    """
+    instants_s = [t_s for t_s, _ in run.ticks]
+    granted = [float(row.coming_back) for _, row in run.ticks]
+    if any(granted) and not _has_handshake(run.plan):
+        return Series(instants_s, granted)
+    return Series(instants_s, [float(row.connecting) for _, row in run.ticks])
 
 
 def _has_other_clients(run: Run, accepted: Series, at_s: float) -> bool:

@@ -32,7 +32,7 @@ from asyncli.model.metrics import (
     TCP,
 )
 from asyncli.model.records import Finding
-from asyncli.model.run import TICK_S, Run
+from asyncli.model.run import TICK_S, Run, Ticks
 from asyncli.model.samples import Series
 
 
@@ -49,6 +49,9 @@ class Standstill(msgspec.Struct, frozen=True):
 def standstills(run: Run, from_s: float = -math.inf, to_s: float = math.inf) -> list[Standstill]:
     """When the server stood still from one reading to the next, or for longer; in order. Of the
     readings from ``from_s`` to ``to_s``, and of the time with connections.
+
+    Clients that give up leave the listen queue, and for that time it does not show by itself that
+    nobody is accepted: two spans are one where the server served nobody between them either.
     """
     stopped = all_stopped(run)
     waiting = _Waiting(run)
@@ -58,17 +61,32 @@ def standstills(run: Run, from_s: float = -math.inf, to_s: float = math.inf) -> 
     until_s = min(to_s, run.stop_s)
     readings = run.series(SERVER_CPU_S).between(since_s, until_s)
     spans: list[Standstill] = []
+    has_served = True
     for (before_s, before), (after_s, after) in itertools.pairwise(readings.rows()):
         is_stopped = bool(stopped.at(before_s)) and bool(stopped.at(after_s))
         is_idle = after - before <= STILL_S * (after_s - before_s)
-        if not is_stopped and not (is_idle and waiting.in_vain(before_s, after_s)):
-            continue
-        if spans and spans[-1].to_s == before_s:
-            both = spans[-1].stopped and is_stopped
-            spans[-1] = Standstill(spans[-1].from_s, after_s, both)
-        else:
-            spans.append(Standstill(before_s, after_s, is_stopped))
+        if is_stopped or (is_idle and waiting.in_vain(before_s, after_s)):
+            _add(spans, Standstill(before_s, after_s, is_stopped), has_served)
+            has_served = False
+        elif not is_idle or not waiting.served_nobody(before_s, after_s):
+            has_served = True
     return spans
+
+
+def _add(spans: list[Standstill], span: Standstill, has_served: bool) -> None:
+    """Add a span, to the last one where both are one standstill. ``has_served``: the server may
+    have served somebody between them.
+    """
+    if not spans:
+        spans.append(span)
+        return
+    last = spans[-1]
+    # One that a signal stops, and lets go on, may do so again.
+    was_stopped = last.stopped or span.stopped
+    if last.to_s == span.from_s or not (has_served or was_stopped):
+        spans[-1] = Standstill(last.from_s, span.to_s, last.stopped and span.stopped)
+    else:
+        spans.append(span)
 
 
 class _Waiting:
@@ -93,13 +111,35 @@ class _Waiting:
         is_left = len(waiting) > 1 and 0 < waiting[0] <= waiting[-1]
         if not is_left and not _rise(self._dropped, from_s, to_s) > 0:
             return False
+        return self._nothing_came(from_s, to_s)
+
+    def served_nobody(self, from_s: float, to_s: float) -> bool:
+        """Whether some waited at one of two readings, or were dropped between them, and nobody was
+        accepted, nothing came from the server, and it ended none of those who waited.
+        """
+        waited = any(self._waiting.between(from_s, to_s).values)
+        if not waited and not _rise(self._dropped, from_s, to_s) > 0:
+            return False
+        if not self._nothing_came(from_s, to_s):
+            return False
+        for _, tick in self._ticks(from_s, to_s):
+            # One that accepts and closes at once has none in its queue or among the accepted.
+            if any(counts.phantoms > counts.in_vain for counts in tick.events.values()):
+                return False
+        return True
+
+    def _nothing_came(self, from_s: float, to_s: float) -> bool:
+        """Whether nobody was accepted between two readings, and nothing came from the server."""
         accepted = self._accepted.between(from_s, to_s).values
         if accepted and accepted[-1] > accepted[0]:
             return False
-        # Seconds that overlap.
-        ticks = self._run.ticks_between(from_s, math.nextafter(to_s + TICK_S, -math.inf))
+        ticks = self._ticks(from_s, to_s)
         served = any(tick.answered or tick.bytes_received for _, tick in ticks)
         return bool(ticks) and not served
+
+    def _ticks(self, from_s: float, to_s: float) -> Ticks:
+        """The seconds that overlap the time between two readings."""
+        return self._run.ticks_between(from_s, math.nextafter(to_s + TICK_S, -math.inf))
 
 
 def stood_still_s(run: Run, from_s: float, to_s: float) -> float:

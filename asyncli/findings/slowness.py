@@ -149,11 +149,12 @@ def no_answers(
     return Words(f"{nobody} {when}{waiting}: {reason}{details}", remedy)
 
 
-@finding(
-    "answers_slow",
-    "warning",
-    "see the server's load, workers, disks and backends at that time, and the network path",
+_SLOW_SERVER = (
+    "see the server's load, workers, disks and backends at that time, and the network path"
 )
+
+
+@finding("answers_slow", "warning", _SLOW_SERVER)
 def answers_slow(
     from_s: float,
     to_s: float,
@@ -166,12 +167,15 @@ def answers_slow(
     times: int,
     all_s: int,
     every_s: float | None,
-) -> str:
+    events: Sequence[EventWords] = (),
+    in_events: int = 0,
+) -> Words:
     """For three seconds or more, a tenth of the heartbeats took ten times the usual latency and 0.1
     s more than it, while the others were answered as usual. One stopped worker of several looks so,
     and a slow backend. ``late``: how many took long, in the median ``median_s``; ``times``: of so
     many periods this is the longest, ``all_s`` in total, ``every_s`` apart if regular; ``cores``:
-    CPU of the server meanwhile.
+    CPU of the server meanwhile; ``events``: those of the plan in whose time most of these
+    heartbeats were due, ``in_events`` of them.
     """
     when = f"from {format_clock(from_s)} to {format_clock(to_s)}"
     evidence = (
@@ -182,11 +186,23 @@ def answers_slow(
         evidence += f", and {format_count(others)} had theirs in time"
     if cores is not None:
         evidence += f"; {server} used {cores:.2f} cores meanwhile"
+    if events:
+        evidence += f"; {_due_in(events, in_events, late)}"
     if times > 1:
         evidence += f"; {times - 1} more such periods, {all_s} s in total"
     if every_s is not None:
         evidence += f", one about every {format_duration(every_s)}"
-    return evidence
+    commands = see_commands(events)
+    if commands:
+        return Words(evidence, f"{commands}; {_SLOW_SERVER}")
+    return Words(evidence)
+
+
+def _due_in(events: Sequence[EventWords], in_events: int, of: int) -> str:
+    """In the time of which events late heartbeats were due."""
+    if in_events < of:
+        return f"{format_count(in_events)} of these were due {in_the_time_of(events)}"
+    return f"all of these were due {in_the_time_of(events)}"
 
 
 @finding("packets_sent_again", "warning")

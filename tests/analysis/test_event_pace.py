@@ -158,6 +158,60 @@ def test_a_server_that_uses_cpu_or_answers_does_not_stand_still() -> None:
     assert standstills(run) == []
 
 
+def left_by_clients(run: Run, *, after_s: float, waiting: float = 9.0) -> tuple[Run, Sample, float]:
+    """Of a standstill so long after its beginning some have left the listen queue, as they gave up: the run, that reading, and when the
+    event was."""
+    at_s = run.events[0].at_s
+    read = [sample for sample in run.samples if metrics.SERVER_CPU_S in sample.values]
+    for sample in read:
+        sample.values[metrics.SERVER_SOCKETS] = 0.0
+    [left] = [sample for sample in read if at_s + after_s - 0.5 < sample.t_s < at_s + after_s + 0.5]
+    left.values[metrics.SERVER_SOCKETS_WAITING] = waiting
+    return msgspec.structs.replace(run), left, at_s
+
+
+@pytest.mark.parametrize("waiting", [9.0, 0.0])
+def test_clients_that_give_up_do_not_end_a_standstill(waiting: float) -> None:
+    whole = standstills(with_a_standstill(short_queue(), 12.0, stopped=False))
+    run, _, _ = left_by_clients(with_a_standstill(short_queue(), 12.0, stopped=False), after_s=5.0, waiting=waiting)
+    assert standstills(run) == whole
+    [span] = whole
+    assert span.to_s - span.from_s == pytest.approx(12.0, abs=1.5)
+    [told] = stood_still(run)
+    assert told.fields["to_s"] - told.fields["from_s"] == pytest.approx(12.0, abs=1.5)
+
+
+@pytest.mark.parametrize("why", ["accepted", "received", "closed", "used CPU", "nobody waited"])
+def test_a_standstill_ends_where_somebody_was_served_or_nobody_came(why: str) -> None:
+    run, left, at_s = left_by_clients(with_a_standstill(short_queue(), 12.0, stopped=False), after_s=5.0)
+    for t_s, tick in run.ticks:
+        if not left.t_s - 1 < t_s <= left.t_s:
+            continue
+        if why == "received":
+            tick.bytes_received = 9
+        elif why == "closed":
+            tick.events = {1: EventCounts(phantoms=3, in_vain=1)}
+    for sample in run.samples:
+        if metrics.SERVER_CPU_S not in sample.values or sample.t_s < left.t_s:
+            continue
+        if why == "accepted":
+            sample.values[metrics.SERVER_SOCKETS] = 5.0
+        elif why == "used CPU":
+            sample.values[metrics.SERVER_CPU_S] += 0.1
+        elif why == "nobody waited" and sample.t_s < left.t_s + 2:
+            sample.values[metrics.SERVER_SOCKETS_WAITING] = 0.0
+    spans = standstills(msgspec.structs.replace(run))
+    assert len(spans) == 2
+    assert spans[0].to_s < left.t_s <= spans[1].from_s
+    assert spans[0].from_s == pytest.approx(at_s, abs=1.5)
+
+
+def test_two_stops_by_a_signal_are_two_standstills() -> None:
+    run, left, _ = left_by_clients(with_a_standstill(short_queue(), 12.0, stopped=True), after_s=5.0)
+    left.values[metrics.SERVER_STOPPED] = 0.0
+    assert [span.stopped for span in standstills(run)] == [True, True]
+
+
 def test_a_queue_from_which_nobody_was_taken_at_first_tells_nothing() -> None:
     run = short_queue()
     counts = counts_in(run)

@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 from synthetic_run import a_run, without
-from test_slowness import silent
+from test_slowness import silent, slow
 
 from asyncli.analysis.drift import drifts
 from asyncli.analysis.losses.attribution import diagnose
 from asyncli.analysis.losses.loss_findings import statuses
-from asyncli.analysis.losses.slowness import stalls
+from asyncli.analysis.losses.slowness import slow_answers, stalls
 from asyncli.analysis.provoked import provoked
 from asyncli.analysis.totals import fold
 from asyncli.analysis.unlistened import listeners_gone
@@ -136,6 +136,28 @@ def test_error_answers_name_no_command_that_only_goes_on() -> None:
     run = command(command(a_run(1_000), begun_s=20.0, took_s=25.0), begun_s=28.5, number=2)
     [finding] = statuses(run, fold(with_errors(run, 30, 31)))
     assert (named(finding), finding.fields["in_events"]) == ([2], 20)
+
+
+@pytest.mark.parametrize(
+    ("begun_s", "took_s", "events", "words"),
+    [
+        # Answers of 2 s to 17 s in the seconds from 30 to 35: most were due from 27 to 33.
+        (12.5, 18.0, [1], "all of these were due in the time of event 1, a planned command"),
+        (26.5, 4.0, [1], " of these were due in the time of event 1"),
+        (32.5, 4.0, [], ""),
+        (5.0, 4.0, [], ""),
+    ],
+)
+def test_late_answers_name_the_event_in_whose_time_most_were_due(begun_s: float, took_s: float, events: list[int], words: str) -> None:
+    run = command(slow(30, 35, 2_800_000), begun_s=begun_s, took_s=took_s)
+    [finding] = slow_answers(run)
+    assert named(finding) == events
+    assert words in finding.evidence
+    is_all = finding.fields["in_events"] == finding.fields["late"]
+    assert is_all is words.startswith("all")
+    clauses = finding.remedy.split("; ")
+    assert ["event 1" in clause for clause in clauses] == ([True, False] if events else [False])
+    assert "workers" in clauses[-1]
 
 
 @pytest.mark.parametrize("stopped", [9.0, 1.0, 0.0])

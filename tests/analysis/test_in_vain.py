@@ -86,6 +86,29 @@ def test_where_they_were(run: Run, received: str | None) -> None:
     assert told == InVain(IN_VAIN, run.counts_of_event(1).acknowledged, 10.0, received)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("granted", "waiting", "tls", "received"),
+    [
+        # The listen queue is full: others of those who connect have no place in it, and none of them is one in vain.
+        (110, 110.0, False, "waiting"),
+        (110, 50.0, False, "acknowledged"),
+        # Of an older file; of TLS, those whose handshake has begun stand too and are not counted so.
+        (0, 110.0, False, "acknowledged"),
+        (110, 110.0, True, "acknowledged"),
+    ],
+)
+def test_in_a_full_queue_those_wait_whose_connects_were_granted(granted: int, waiting: float, tls: bool, received: str) -> None:
+    run = muted(of_none, waiting)
+    for t_s, tick in run.ticks:
+        tick.coming_back = granted if t_s > AT_S + 0.5 else 0
+    if tls:
+        run = msgspec.structs.replace(run, plan=msgspec.structs.replace(run.plan, urls=("https://127.0.0.1:8443/",)))
+    [window] = run.event_windows.values()
+    told = in_vain(run, window, run.counts_of_event(1))
+    assert told is not None
+    assert told.received == received
+
+
 def test_of_none_in_vain_nothing_is_told() -> None:
     run = muted(of_all)
     [window] = run.event_windows.values()

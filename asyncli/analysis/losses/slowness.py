@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from asyncli.analysis.constants import FEWEST, MISSED_S, PART, WORTH_TELLING
-from asyncli.analysis.event_times import events_begun_in, mark_before
+from asyncli.analysis.event_times import events_begun_in, events_with_most, mark_before
 from asyncli.analysis.losses.own_sockets import sent_again
 from asyncli.analysis.losses.server_evidence import ServerEvidence, stopped_since
 from asyncli.analysis.losses.table import began_s
@@ -128,7 +128,10 @@ def slow_answers(run: Run) -> list[Finding]:
         round(sum(stretch.to_s - stretch.from_s for stretch in stretches)),
         period_s([stretch.from_s for stretch in stretches]),
     )
-    return [latency.answers_slow(from_s, to_s, *words)]
+    in_time = events_with_most(run, longest.due)
+    return [
+        latency.answers_slow(from_s, to_s, *words, events=in_time.events, in_events=in_time.came)
+    ]
 
 
 def _usual_latency_us(rows: Ticks) -> float | None:
@@ -143,14 +146,16 @@ def _usual_latency_us(rows: Ticks) -> float | None:
 
 
 class SlowStretch(NamedTuple):
-    """Seconds in which a tenth of the heartbeats was late: the latencies of these, and how many
-    others were answered in time.
+    """Seconds in which a tenth of the heartbeats was late: the latencies of these, how many others
+    were answered in time, and how many of the late ones were due in the second that ends at each
+    instant (s).
     """
 
     from_s: float
     to_s: float
     late_us: Histogram
     in_time: int
+    due: list[tuple[float, int]]
 
 
 def _slow_stretches(run: Run, rows: Ticks, late_us: float) -> list[SlowStretch]:
@@ -177,10 +182,22 @@ def _slow_stretches(run: Run, rows: Ticks, late_us: float) -> list[SlowStretch]:
         from_s = rows[seconds[0]][0] - 1.0
         to_s = rows[seconds[-1]][0]
         part = slice(seconds[0], seconds[-1] + 1)
-        stretch = SlowStretch(from_s, to_s, summed(late[part]), sum(in_time[part]))
+        due = _due(rows[part], late[part])
+        stretch = SlowStretch(from_s, to_s, summed(late[part]), sum(in_time[part]), due)
         if to_s - from_s > 2.5 and stretch.late_us.count >= FEWEST:
             stretches.append(stretch)
     return stretches
+
+
+def _due(rows: Ticks, late: Sequence[Histogram]) -> list[tuple[float, int]]:
+    """The seconds, by their ends (s), in which the late heartbeats were due that were answered in
+    these, and how many.
+    """
+    due = []
+    for (t_s, _), times in zip(rows, late, strict=True):
+        for key, count in times.counts.items():
+            due.append((t_s - bounds(key)[0] / 1e6, count))
+    return due
 
 
 def _late_at_each_second(rows: Ticks, late: list[Histogram], late_us: float) -> list[int]:
