@@ -12,17 +12,16 @@ from asyncli.model.records import CHURN, RunEvent
 from asyncli.model.run import EVENT_SETTLES_S, TICK_S, Run
 
 
-def events_begun_in(run: Run, from_s: float, *, within_s: float = 0.0) -> list[EventWords]:
+def events_begun_in(run: Run, from_s: float) -> list[EventWords]:
     """The events to which that belongs which is first seen in the second after ``from_s``, in the
-    order of their instants; none where none was near. ``within_s``: for how long after its end a
-    command counts at least (s).
+    order of their instants; none where none was near.
 
     Of those that were at work it is the one that began last: what began with it or after it can be
     its work, and an earlier one, as a command that only goes on, did nothing new. One that was over
     then, but had not settled, may be the reason too if it began later than that one, and if the
     user made no mark since its end.
     """
-    return [words_of(near.event) for near in _near(_times(run, within_s), run, from_s)]
+    return [words_of(near.event) for near in _near(_times(run), run, from_s)]
 
 
 class _Time(NamedTuple):
@@ -34,32 +33,32 @@ class _Time(NamedTuple):
     settled_s: float
 
 
-def _times(run: Run, within_s: float = 0.0) -> list[_Time]:
+def _times(run: Run) -> list[_Time]:
     """Those of all events of the plan that did something, in the order of their instants."""
-    times = []
-    for event in _events(run):
-        began_s, settled_s = time_of(run, event, within_s)
-        times.append(_Time(event, began_s, _over_s(run, event), settled_s))
-    return times
+    return [_time_of(run, event) for event in _events(run)]
 
 
-def _over_s(run: Run, event: RunEvent) -> float:
-    """When an event was over: a command when it has ended and all are back whom the server ended
-    meanwhile.
+def _time_of(run: Run, event: RunEvent) -> _Time:
+    """A command is over when it has ended and all are back whom the server ended meanwhile, and has
+    settled some time after its end, also where another event begins meanwhile; of another event the
+    window has both.
     """
     window = run.event_windows.get(event.fields["number"])
     window_s = event.at_s
     if window is not None:
         window_s = math.inf if window.end_s is None else window.end_s
     if event.kind != "run":
-        return window_s
+        return _Time(event, event.at_s, window_s, window_s)
     command_s = run.stop_s if event.end_s is None else event.end_s
-    return max(command_s, window_s)
+    over_s = max(command_s, window_s)
+    return _Time(event, event.at_s, over_s, max(over_s, command_s + EVENT_SETTLES_S))
 
 
 def _near(times: Sequence[_Time], run: Run, from_s: float) -> list[_Time]:
     """As of :func:`events_begun_in`."""
     near = [time for time in times if time.began_s - TICK_S < from_s <= time.settled_s]
+    if not near:
+        return []
     at_work = [time for time in near if from_s <= time.over_s]
     latest = max(at_work, key=lambda time: time.began_s, default=None)
     mark = _mark_before(run, from_s)
@@ -120,20 +119,6 @@ def events_with_most(run: Run, counts: Sequence[tuple[float, int]]) -> InTime:
     if 2 * came < of:
         return InTime([], 0)
     return InTime([words_of(time.event) for time in named], came)
-
-
-def time_of(run: Run, event: RunEvent, within_s: float = 0.0) -> tuple[float, float]:
-    """From when to when (s) an event of the plan lasts: a command until it has ended and what it
-    did has settled, also where another event begins meanwhile; another one for its window.
-    """
-    window = run.event_windows.get(event.fields["number"])
-    end_s = event.at_s
-    if window is not None:
-        end_s = math.inf if window.end_s is None else window.end_s
-    if event.kind == "run":
-        command_end_s = run.stop_s if event.end_s is None else event.end_s
-        end_s = max(end_s, command_end_s + max(EVENT_SETTLES_S, within_s))
-    return event.at_s, end_s
 
 
 def words_of(event: RunEvent) -> EventWords:

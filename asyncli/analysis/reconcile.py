@@ -15,7 +15,7 @@ from asyncli.analysis.counts import Client, CountPair, Divergence, Pages, Pair, 
 from asyncli.analysis.gaps import drop_counters, without_counters
 from asyncli.analysis.generations import generations
 from asyncli.analysis.losses.attribution import Diagnosis
-from asyncli.analysis.server_count import other_clients_of
+from asyncli.analysis.server_count import is_counted_by_sockets, other_clients_of
 from asyncli.analysis.totals import Totals, never_answered
 from asyncli.findings import reconcile as counts
 from asyncli.findings.reconcile import Apart, Beyond, Since, Unknown
@@ -338,7 +338,7 @@ def _others_hold_sockets(run: Run) -> bool:
     """Whether other clients hold connections on the server by the kernel's sockets; a page may
     count some that are gone.
     """
-    return any(run.series(SERVER_SOCKETS).values) and other_clients_of(run) is not None
+    return is_counted_by_sockets(run) and other_clients_of(run) is not None
 
 
 def _page_of_new_processes(run: Run, pages: Pages) -> bool:

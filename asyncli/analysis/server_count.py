@@ -38,14 +38,18 @@ class OtherClients(msgspec.Struct, frozen=True):
     by_page: bool
 
 
+def is_counted_by_sockets(run: Run) -> bool:
+    """Whether the kernel's sockets at the plan's ports count the server's connections."""
+    # None: the server is in another network namespace, or has no ports.
+    return any(run.series(metrics.SERVER_SOCKETS).values)
+
+
 def server_count(run: Run) -> Series:
     """The server's connections over time, without the one of asyncli's poller; empty if nothing
     counts them.
     """
-    sockets = run.series(metrics.SERVER_SOCKETS)
-    # None: the server is in another network namespace, or has no ports.
-    if any(sockets.values):
-        return sockets
+    if is_counted_by_sockets(run):
+        return run.series(metrics.SERVER_SOCKETS)
     return _page(run)
 
 
@@ -193,7 +197,7 @@ def other_clients_of(run: Run) -> OtherClients | None:
     unexplained = _less(of_others, _begun_and_not_held(run))
     if max(_before_and_during(unexplained, run)) <= bound:
         return None
-    by_page = not any(run.series(metrics.SERVER_SOCKETS).values)
+    by_page = not is_counted_by_sockets(run)
     return OtherClients(count, before, max(0.0, during), by_page)
 
 

@@ -45,6 +45,11 @@ class Standstill(msgspec.Struct, frozen=True):
     to_s: float
     stopped: bool
 
+    @property
+    def lasted_s(self) -> float:
+        """How long that was (s), at least."""
+        return self.to_s - self.from_s
+
 
 def standstills(run: Run, from_s: float = -math.inf, to_s: float = math.inf) -> list[Standstill]:
     """When the server stood still from one reading to the next, or for longer; in order. Of the
@@ -170,7 +175,7 @@ def longest_by_event(run: Run) -> dict[int, float]:
     for span in standstills(run):
         for event in events_begun_in(run, span.from_s - TICK_S):
             number = event["number"]
-            longest_s[number] = max(_lasted_s(span), longest_s.get(number, 0.0))
+            longest_s[number] = max(span.lasted_s, longest_s.get(number, 0.0))
     return longest_s
 
 
@@ -183,8 +188,8 @@ def stood_still(run: Run) -> list[Finding]:
         return []
     silences = stretches_without_answers(run)
     told = [span for span in spans if not _is_shown(run, span, silences)]
-    longest = max(told, key=_lasted_s, default=None)
-    if longest is None or _lasted_s(longest) < MISSED_S:
+    longest = max(told, key=lambda span: span.lasted_s, default=None)
+    if longest is None or longest.lasted_s < MISSED_S:
         return []
     return [
         no_answers(
@@ -202,10 +207,6 @@ def stood_still(run: Run) -> list[Finding]:
             mark=mark_before(run, longest.from_s - TICK_S),
         )
     ]
-
-
-def _lasted_s(span: Standstill) -> float:
-    return span.to_s - span.from_s
 
 
 def _is_shown(run: Run, span: Standstill, silences: Sequence[Silence]) -> bool:

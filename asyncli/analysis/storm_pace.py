@@ -46,7 +46,7 @@ from asyncli.model.planned_events import (
     policy_words,
     reconnect_of,
 )
-from asyncli.model.records import EventCounts, Tick
+from asyncli.model.records import EventCounts, Tick, handshakes_in_vain
 from asyncli.model.run import Run
 
 
@@ -268,7 +268,7 @@ def _slow_comebacks(run: Run, explained: Collection[int | None]) -> tuple[SlowCo
     for number, window in sorted(run.event_windows.items()):
         counts = run.counts_of_event(number)
         not_back = max(0, counts.away)
-        handshakes = counts.handshakes_in_vain
+        handshakes = handshakes_in_vain(counts.failures)
         unanswered = counts.phantoms + handshakes
         errors = sum(counts.error_answers.values())
         # Those that an answer with an error refused are among the errors.

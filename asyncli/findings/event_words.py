@@ -44,6 +44,14 @@ def in_the_time_of(events: Sequence[EventWords]) -> str:
     return f"in the time of {', and of '.join(map(named, events))}"
 
 
+def commands_first(events: Sequence[EventWords], remedy: str) -> str:
+    """The remedy of what was in the time of these events: their commands before the rest."""
+    commands = see_commands(events)
+    if not commands:
+        return remedy
+    return f"{commands}; {remedy}"
+
+
 def see_commands(events: Sequence[EventWords]) -> str:
     """Where the reason is, of what was in the time of a command; "" without one."""
     numbers = [str(event["number"]) for event in events if event["kind"] == "run"]

@@ -17,9 +17,9 @@ from asyncli.findings import Words, fill
 from asyncli.findings.event_words import (
     EventWords,
     MarkWords,
+    commands_first,
     in_the_time_of,
     near,
-    see_commands,
 )
 from asyncli.findings.known_timers import Ends, default_of, known_idle, timer_of
 from asyncli.findings.losses import describe_loss, plain_braces, settings
@@ -896,10 +896,7 @@ def after_listener(why: Words, since_s: float, events: Sequence[EventWords]) -> 
     if not events:
         return Words(evidence, why.remedy)
     evidence += f", which began {in_the_time_of(events)}"
-    commands = see_commands(events)
-    if not commands:
-        return Words(evidence, why.remedy)
-    return Words(evidence, f"{commands}; {why.remedy}")
+    return Words(evidence, commands_first(events, why.remedy))
 
 
 def after_mark(why: Words, mark: MarkWords) -> Words:

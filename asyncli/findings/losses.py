@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypedDict
 
 from asyncli.findings import Words, finding
-from asyncli.findings.event_words import EventWords, in_the_time_of, see_commands
+from asyncli.findings.event_words import EventWords, commands_first, in_the_time_of, see_commands
 from asyncli.findings.protocol_codes import announced, name_of_reset, remedy_of_refusals
 from asyncli.findings.tls import by_reason
 from asyncli.model.products import product_of
@@ -563,10 +563,7 @@ def listener_gone(
     remedy = "see the server's error log: whether what was to take its place has failed"
     if events:
         evidence += f"; it began {in_the_time_of(events)}"
-    commands = see_commands(events)
-    if commands:
-        remedy = f"{commands}; {remedy}"
-    return Words(evidence, remedy)
+    return Words(evidence, commands_first(events, remedy))
 
 
 #: What a server does since an event whose clients had no answer, by where their connects were.

@@ -9,6 +9,7 @@ from asyncli.findings import Words, finding
 from asyncli.findings.event_words import (
     EventWords,
     MarkWords,
+    commands_first,
     in_the_time_of,
     near,
     see_commands,
@@ -192,10 +193,7 @@ def answers_slow(
         evidence += f"; {times - 1} more such periods, {all_s} s in total"
     if every_s is not None:
         evidence += f", one about every {format_duration(every_s)}"
-    commands = see_commands(events)
-    if commands:
-        return Words(evidence, f"{commands}; {_SLOW_SERVER}")
-    return Words(evidence)
+    return Words(evidence, commands_first(events, _SLOW_SERVER))
 
 
 def _due_in(events: Sequence[EventWords], in_events: int, of: int) -> str:

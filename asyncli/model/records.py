@@ -5,7 +5,7 @@ They are passed from worker to host, session, run file and report; their only be
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import msgspec
@@ -308,6 +308,13 @@ class ProtocolCounts(msgspec.Struct):
 HANDSHAKES_IN_VAIN = ("handshake_timeout", "tls_timeout")
 
 
+def handshakes_in_vain(failures: Mapping[str, int]) -> int:
+    """How many handshakes of a protocol, or of TLS, got no answer in time. ``failures``: of
+    connects, by cause.
+    """
+    return sum(failures.get(cause, 0) for cause in HANDSHAKES_IN_VAIN)
+
+
 #: The number of what churn ends, among the plan's events, whose numbers begin at 1.
 CHURN = 0
 
@@ -395,11 +402,6 @@ class EventCounts(msgspec.Struct):
     lateness_us: Histogram = msgspec.field(default_factory=Histogram)
     connect_us: Histogram = msgspec.field(default_factory=Histogram)
     answer_us: Histogram = msgspec.field(default_factory=Histogram)
-
-    @property
-    def handshakes_in_vain(self) -> int:
-        """How many handshakes of a protocol, or of TLS, got no answer in time."""
-        return sum(self.failures.get(cause, 0) for cause in HANDSHAKES_IN_VAIN)
 
     @property
     def turns_to_come(self) -> int:

@@ -292,11 +292,12 @@ class Run(msgspec.Struct, dict=True):
         """The same of each command of the plan in whose time the server ended no connection: until
         the command has ended and memory has settled.
         """
+        began_s = self._began_s.values()
         windows = {}
         for number, command in self.commands.items():
             if number not in self.event_windows:
                 end_s = self.stop_s if command.end_s is None else command.end_s
-                windows[number] = self._window(command.at_s, end_s, self._began_s.values())
+                windows[number] = self._window(command.at_s, end_s, began_s)
         return windows
 
     @cached_property

@@ -9,6 +9,7 @@ import msgspec
 from asyncli.analysis.handshakes import refused_with_error
 from asyncli.analysis.in_vain import InVain
 from asyncli.analysis.noticed import Noticed
+from asyncli.model.records import handshakes_in_vain
 from asyncli.model.units import format_count, format_duration, format_many, was_or_were
 from asyncli.report.run_provoked import (
     at_addresses,
@@ -16,7 +17,6 @@ from asyncli.report.run_provoked import (
     concerned,
     connects_of,
     ending,
-    handshakes_in_vain,
     longest_away,
     without_answers,
 )
@@ -197,12 +197,12 @@ def _how_connects_went(event: EventPart, protocol: str) -> str:
 
 def _failed(event: EventPart) -> int:
     """How many connects failed, without the handshakes that got no answer in time."""
-    return sum(known(event.failures).values()) - handshakes_in_vain(event)
+    return sum(known(event.failures).values()) - handshakes_in_vain(known(event.failures))
 
 
 def _unanswered(event: EventPart) -> int:
     """How many connects succeeded and got no answer."""
-    return known(event.phantoms) + handshakes_in_vain(event)
+    return known(event.phantoms) + handshakes_in_vain(known(event.failures))
 
 
 def _how_unanswered(event: EventPart) -> str:

@@ -12,7 +12,7 @@ from asyncli.analysis.noticed import Noticed
 from asyncli.analysis.provoked import Back, Closed, ServerPrice, SpentDescriptors
 from asyncli.analysis.slow_readers import SlowReaderCost, SlowReaders
 from asyncli.model.planned_events import UNREAD_BYTES
-from asyncli.model.records import HANDSHAKES_IN_VAIN
+from asyncli.model.records import HANDSHAKES_IN_VAIN, handshakes_in_vain
 from asyncli.model.run import TICK_S
 from asyncli.model.text import oneline
 from asyncli.model.units import (
@@ -614,12 +614,6 @@ def _though_accepted(event: EventPart, cause: str) -> str:
     return " that the server accepted"
 
 
-def handshakes_in_vain(event: EventPart) -> int:
-    """How many handshakes of a protocol, or of TLS, got no answer in time."""
-    failures = known(event.failures)
-    return sum(failures.get(cause, 0) for cause in HANDSHAKES_IN_VAIN)
-
-
 def _without_answer(event: EventPart, phantoms: int) -> list[str]:
     """The connects that succeeded and got no answer: where they were, as far as that is known."""
     in_vain = event.in_vain
@@ -627,7 +621,7 @@ def _without_answer(event: EventPart, phantoms: int) -> list[str]:
         # An older run file does not tell them apart.
         count = format_count(phantoms)
         return [f"{count} that this host's kernel called connected and that got no answer"]
-    waited = max(0, in_vain.count - handshakes_in_vain(event))
+    waited = max(0, in_vain.count - handshakes_in_vain(known(event.failures)))
     parts = []
     if waited:
         where = _WAITED.get(in_vain.received or "", _WAITED_SOMEWHERE)

@@ -316,12 +316,12 @@ def _how_it_kept_up(run: Run) -> str:
     """That nothing shows how fast the server can be, as it kept up with its clients whenever it did
     not stand still.
     """
-    longest = max(standstills(run), key=lambda span: span.to_s - span.from_s, default=None)
+    longest = max(standstills(run), key=lambda span: span.lasted_s, default=None)
     if longest is None:
         return (
             "The server kept up with its clients all the time, so how fast it can be is not known."
         )
-    still = format_duration(round(longest.to_s - longest.from_s))
+    still = format_duration(round(longest.lasted_s))
     return (
         f"The server stood still for {still} or more, at {format_duration(longest.from_s)}. At all "
         "other times it kept up with its clients, so how fast it can be is not known."

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from msgspec import UnsetType
 
-from asyncli.analysis.server_count import server_count
+from asyncli.analysis.server_count import is_counted_by_sockets, server_count
 from asyncli.model import metrics
 from asyncli.model.records import Gap
 from asyncli.model.run import EVENT_SETTLES_S, Run
@@ -92,7 +92,7 @@ def _recovery(run: Run, event: EventPart, window: Gap, server: str) -> Recovery:
 
 def _label_of_count(run: Run, server: str) -> str:
     """Whose count of the server's connections it is: the kernel's, of its sockets, or its own."""
-    if any(run.series(metrics.SERVER_SOCKETS).values):
+    if is_counted_by_sockets(run):
         return f"{server}'s sockets"
     return f"{server} counts"
 
