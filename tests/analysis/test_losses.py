@@ -1219,6 +1219,15 @@ def test_workers_that_end_in_turn() -> None:
     assert "workers_in_turn" not in by_code(helpers)
 
 
+def test_workers_that_end_as_the_hold_ends() -> None:
+    # The last tick ends in the drain; the last reading before it was made just before the hold's end.
+    scene = workers_ended(7)
+    last = max(second for second, tick in scene.ticks.items() if tick.deaths)
+    scene.phases[-1:] = [Phase("hold", 2.0, last - 0.98), Phase("drain", last - 0.98, last + 0.1)]
+    scene.ticks = {second: tick for second, tick in scene.ticks.items() if second <= last}
+    assert codes_of(scene) == [("workers_in_turn", False)]
+
+
 @pytest.mark.parametrize("generation", [1.0, None])
 def test_a_graceful_restart_lasts_as_long_as_the_gap_between_heartbeats(generation: float | None) -> None:
     # Of 193 processes that hold one connection each or none, most end while idle, and each other as it answers its next heartbeat.

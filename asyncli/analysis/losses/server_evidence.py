@@ -388,8 +388,8 @@ class ServerEvidence:
         evidence.ended = self._rise(self._ended, from_s, to_s)
         evidence.started = self._rise(self._server["started"], from_s, to_s)
         counted = self._workers or processes
-        after = counted.between(to_s, min(to_s + MISSED_S, self._stop + 0.5)).values
-        is_as_before = bool(after) and after[-1] == counted.last(from_s)
+        after = self._soon_after(counted, to_s)
+        is_as_before = after is not None and after == counted.last(from_s)
         evidence.killed = killed_as_ended(self._run, from_s, to_s)
         evidence.lived = evidence.ended == 0 and not evidence.gone and is_as_before
         accepts = self._status["accepts"].between(from_s - _NEAR_S, to_s + 2 * _NEAR_S).values
@@ -465,10 +465,23 @@ class ServerEvidence:
 
     def _rise(self, counter: Series, from_s: float, to_s: float) -> int | None:
         before = counter.last(from_s)
-        after = counter.between(to_s, min(to_s + MISSED_S, self._stop + 0.5)).values
-        if before is None or not after:
+        after = self._soon_after(counter, to_s)
+        if before is None or after is None:
             return None
-        return max(0, round(after[-1] - before))
+        return max(0, round(after - before))
+
+    def _soon_after(self, counted: Series, to_s: float) -> float | None:
+        """What was counted soon after losses that ended by ``to_s``; None where it was not read.
+
+        The last second with connections ends in the drain. What is read there counts the drain's
+        work too: then the first reading, and only where the hold has none.
+        """
+        ended_s = min(to_s, self._stop)
+        read = counted.between(ended_s, ended_s + MISSED_S)
+        in_the_hold = read.last(self._stop + 0.5)
+        if in_the_hold is not None:
+            return in_the_hold
+        return read.first()
 
     def _excess(self, counted: Series, from_s: float, to_s: float, count: int) -> int | None:
         def beyond(low_s: float, high_s: float) -> list[float]:
