@@ -15,15 +15,14 @@ import msgspec
 from asyncli.analysis.away import Away, Clients, away_of, clients_of
 from asyncli.analysis.constants import FEWEST, MISSED_S
 from asyncli.analysis.event_pace import EventPace, event_pace
-from asyncli.analysis.event_times import events_begun_in
 from asyncli.analysis.in_vain import InVain, in_vain
-from asyncli.analysis.losses.slowness import stretches_without_answers
 from asyncli.analysis.noticed import Noticed, noticed_by_event
 from asyncli.analysis.server_count import has_other_connections
 from asyncli.analysis.slope import MOST_BINS, PAGES
 from asyncli.analysis.slow_readers import SlowReaders, slow_readers
 from asyncli.analysis.standstill import longest_by_event
 from asyncli.analysis.totals import Lateness, in_ms
+from asyncli.analysis.without_answers import longest_without_answers
 from asyncli.core.histogram import Histogram, summed
 from asyncli.findings.probes import MASTER_ENDED
 from asyncli.model import metrics
@@ -159,9 +158,9 @@ class Provoked(msgspec.Struct, frozen=True):
     pace: EventPace
     listen_overflows: float | None
     segments_sent_again: int
-    #: The longest time of two seconds or more that began in its time, and in which no heartbeat was
-    #: answered though some waited (s, by whole seconds); 0 without one. None where clients send no
-    #: heartbeats.
+    #: The longest time of two seconds or more that began in its time, and in which no client had an
+    #: answer though some waited for one or tried to come back (s, by whole seconds); 0 without one.
+    #: None where clients send no heartbeats.
     no_answers_s: float | None = None
     #: The longest time that began in its time, and in which the server stood still (s): from the
     #: first to the last reading of that; 0 without one.
@@ -190,7 +189,7 @@ def provoked(run: Run, memory: Series, *, collected: bool = False) -> dict[int, 
         return {}
     [outside_ms] = in_ms(_latencies(run.undisturbed.ticks), 0.99)
     noticed = noticed_by_event(run)
-    silent_s = _longest_silences(run)
+    silent_s = longest_without_answers(run)
     still_s = longest_by_event(run)
     told = {}
     for number, window in windows.items():
@@ -205,19 +204,6 @@ def provoked(run: Run, memory: Series, *, collected: bool = False) -> dict[int, 
             is_quiet=number in run.quiet_commands,
         )
     return told
-
-
-def _longest_silences(run: Run) -> dict[int, float]:
-    """How long the longest stretch without answers lasted (s) that began in the time of each event,
-    of those with one.
-    """
-    longest_s: dict[int, float] = {}
-    for stretch in stretches_without_answers(run):
-        for event in events_begun_in(run, stretch.from_s):
-            number = event["number"]
-            lasted_s = stretch.to_s - stretch.from_s
-            longest_s[number] = max(lasted_s, longest_s.get(number, 0.0))
-    return longest_s
 
 
 def _provoked(

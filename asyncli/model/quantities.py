@@ -481,8 +481,8 @@ _OF_EVENTS: Sequence[Quantity] = (
     Quantity(
         "events.*.no_answers_s",
         "s",
-        "the longest time of two seconds or more in which no heartbeat was answered, though some "
-        "waited",
+        "the longest time of two seconds or more in which no client had an answer, though some "
+        "waited for one or tried to come back",
     ),
     Quantity(
         "events.*.stood_still_s",

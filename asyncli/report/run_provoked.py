@@ -92,7 +92,7 @@ def _command(event: EventPart) -> str:
 
 
 def without_answers(event: EventPart) -> str:
-    """That for two seconds or more in its time no heartbeat was answered, or that the server stood
+    """That for two seconds or more in its time no client had an answer, or that the server stood
     still for much longer; "" where neither was so.
     """
     silent_s = event.no_answers_s or 0.0
@@ -100,7 +100,7 @@ def without_answers(event: EventPart) -> str:
     if still_s > silent_s + MISSED_S:
         return f"; the server stood still for {format_duration(round(still_s))} or more"
     if silent_s:
-        return f"; no heartbeat was answered for {format_duration(round(silent_s))} or more"
+        return f"; no client was answered for {format_duration(round(silent_s))} or more"
     return ""
 
 

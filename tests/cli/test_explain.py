@@ -87,7 +87,7 @@ def test_number_of_a_run_is_explained_by_its_full_key_and_its_term(tmp_path: Pat
         ("not_back_at", "the clients that were not back"),
         ("at_least", "they are at least those until the hold's end"),
         ("events.1.away.at_least", "A client is away from the instant"),
-        ("no_answers_s", "without answers if no heartbeat was answered"),
+        ("no_answers_s", "without answers if none had an answer"),
         ("events.2.stood_still_s", "The server stood still while a signal"),
         ("ended_repeatedly", "ended more than once"),
         ("least_held", "least_held: events.1.least_held of a run's JSON: the fewest"),

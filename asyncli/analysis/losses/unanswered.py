@@ -63,9 +63,14 @@ def silences(rows: Ticks) -> list[Silence]:
 
 def _is_silent(tick: Tick) -> bool:
     """Whether heartbeats waited and none was answered, and not because asyncli stood still."""
-    if tick.answered or tick.longest_turn_s >= 0.5:
+    if tick.answered or asyncli_stood_still(tick):
         return False
     return bool(tick.awaiting or tick.sent)
+
+
+def asyncli_stood_still(tick: Tick) -> bool:
+    """Whether a turn of asyncli's own loop took so long that it may hide answers."""
+    return tick.longest_turn_s >= 0.5
 
 
 def period_s(instants: Sequence[float]) -> float | None:

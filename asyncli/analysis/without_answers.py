@@ -1,0 +1,92 @@
+"""When no client had an answer: neither one that was connected, nor one that tried to come back
+from an event. Pure.
+
+Findings of a silence are of those who were connected (:mod:`asyncli.analysis.losses.slowness`): a
+restart that ends all leaves nobody to wait for a heartbeat's answer, and is an outage all the same.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from asyncli.analysis.constants import FEWEST, PART
+from asyncli.analysis.event_times import events_begun_in
+from asyncli.analysis.losses.unanswered import asyncli_stood_still
+from asyncli.core.histogram import summed
+from asyncli.model.records import Tick
+from asyncli.model.run import TICK_S, Run, Ticks
+
+
+class _Outage(NamedTuple):
+    """Whole seconds without an answer, from the first to the last in which one was wanted."""
+
+    from_s: float
+    to_s: float
+    most_wanted: int
+
+
+def longest_without_answers(run: Run) -> dict[int, float]:
+    """For how long at least no client had an answer (s), by the number of the event in whose time
+    that began: the longest of each event, if it has one of two seconds or more.
+    """
+    rows = run.ticks_between(run.first_connect_s, run.stop_s)
+    long_ones = [outage for outage in _outages(rows) if _is_long(outage)]
+    if not long_ones:
+        return {}
+    # The fastest answers take so long: that much silence is normal.
+    latencies_us = summed([tick.latency_us for _, tick in rows if tick.answered])
+    usual_s = (latencies_us.quantile(PART) or 0.0) / 1e6
+    longest_s: dict[int, float] = {}
+    for outage in long_ones:
+        lasted_s = outage.to_s - outage.from_s
+        # Ticks are a little early or late.
+        if lasted_s < 1.9 * TICK_S + usual_s:
+            continue
+        for event in events_begun_in(run, outage.from_s):
+            number = event["number"]
+            longest_s[number] = max(lasted_s, longest_s.get(number, 0.0))
+    return longest_s
+
+
+def _is_long(outage: _Outage) -> bool:
+    return outage.to_s - outage.from_s > 1.5 * TICK_S and outage.most_wanted >= FEWEST
+
+
+def _outages(rows: Ticks) -> list[_Outage]:
+    """All outages in ``rows``. A second in which nobody wanted an answer is within one where the
+    seconds before and after it are.
+    """
+    outages: list[_Outage] = []
+    current: _Outage | None = None
+    for t_s, tick in rows:
+        if _is_answered(tick) or asyncli_stood_still(tick):
+            if current is not None:
+                outages.append(current)
+            current = None
+            continue
+        wanted = _wanted(tick)
+        if not wanted:
+            continue
+        if current is None:
+            current = _Outage(t_s - TICK_S, t_s, wanted)
+        else:
+            current = _Outage(current.from_s, t_s, max(current.most_wanted, wanted))
+    if current is not None:
+        outages.append(current)
+    return outages
+
+
+def _is_answered(tick: Tick) -> bool:
+    """Whether any client had an answer in this second, also one with an error."""
+    if tick.answered:
+        return True
+    return any(counts.back_ms or counts.error_answers for counts in tick.events.values())
+
+
+def _wanted(tick: Tick) -> int:
+    """How many answers were wanted in this second: to heartbeats, and to the connects of those who
+    come back.
+    """
+    connects = sum(counts.attempts for counts in tick.events.values())
+    heartbeats = max(tick.awaiting, tick.sent)
+    return heartbeats + connects + tick.connecting + tick.coming_back

@@ -1,0 +1,56 @@
+"""How long no client had an answer in an event's time: those who were connected, and those who tried to come back."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from synthetic_run import a_run
+
+from asyncli.analysis.without_answers import longest_without_answers
+from asyncli.model.records import EventCounts, RunEvent
+from asyncli.model.run import Run
+
+BEGUN_S = 30.0
+
+
+def restart(*, refused: dict[int, int], back_s: int = 36, error_s: int | None = None, turn_s: int | None = None) -> Run:
+    """A command stops the server and starts it after six seconds: it ends all, of whom so many connect in each second in vain."""
+    run = a_run(1_000)
+    run.plan = msgspec.structs.replace(run.plan, events=("28s run deploy",))
+    run.events.append(RunEvent("run", BEGUN_S, BEGUN_S + 6.0, "deploy", {"number": 1, "status": 0, "took_s": 6.0, "output": ""}))
+    for t_s, tick in run.ticks:
+        second = round(t_s)
+        if not BEGUN_S < t_s < back_s:
+            continue
+        tick.sent = tick.answered = tick.awaiting = tick.held = 0
+        count = refused.get(second, 0)
+        tick.events = {1: EventCounts(attempts=count, failures={"refused": count})}
+        if second == error_s:
+            tick.events[1].error_answers = {503: 1}
+        if second == turn_s:
+            tick.longest_turn_s = 0.8
+    return run
+
+
+ALL = dict.fromkeys(range(31, 36), 100)
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        # Nobody is connected, and nobody who tries to come back has an answer.
+        (restart(refused=ALL), {1: 5.0}),
+        # Of few, none tries in some seconds.
+        (restart(refused={31: 8, 34: 8}), {1: 4.0}),
+        # Nobody wanted an answer, or too few did to tell an outage from chance.
+        (restart(refused={}), {}),
+        (restart(refused=dict.fromkeys(range(31, 36), 2)), {}),
+        # An answer with an error is one; and asyncli itself was stopped for a part of a second.
+        (restart(refused=ALL, error_s=33), {1: 2.0}),
+        (restart(refused=ALL, turn_s=33), {1: 2.0}),
+        # A second is too short.
+        (restart(refused=ALL, back_s=32), {}),
+    ],
+)
+def test_an_outage_lasts_while_nobody_has_an_answer(run: Run, expected: dict[int, float]) -> None:
+    assert longest_without_answers(run) == {number: pytest.approx(lasted_s) for number, lasted_s in expected.items()}
