@@ -58,13 +58,15 @@ def _outages(rows: Ticks) -> list[_Outage]:
     """
     outages: list[_Outage] = []
     current: _Outage | None = None
+    stalling = 0
     for t_s, tick in rows:
+        stalling += _more_stalling(tick)
         if _is_answered(tick) or asyncli_stood_still(tick):
             if current is not None:
                 outages.append(current)
             current = None
             continue
-        wanted = _wanted(tick)
+        wanted = _wanted(tick, stalling)
         if not wanted:
             continue
         if current is None:
@@ -83,10 +85,19 @@ def _is_answered(tick: Tick) -> bool:
     return any(counts.back_ms or counts.error_answers for counts in tick.events.values())
 
 
-def _wanted(tick: Tick) -> int:
+def _more_stalling(tick: Tick) -> int:
+    """How many more clients read nothing after this second than before it."""
+    more = 0
+    for counts in tick.events.values():
+        more += counts.stalled - counts.resumed - sum(counts.closes.values())
+    return more
+
+
+def _wanted(tick: Tick, stalling: int) -> int:
     """How many answers were wanted in this second: to heartbeats, and to the connects of those who
-    come back.
+    come back. An answer to a client that reads nothing, of whom there are ``stalling``, may be
+    there.
     """
     connects = sum(counts.attempts for counts in tick.events.values())
-    heartbeats = max(tick.awaiting, tick.sent)
+    heartbeats = max(0, max(tick.awaiting, tick.sent) - stalling)
     return heartbeats + connects + tick.connecting + tick.coming_back

@@ -54,3 +54,19 @@ ALL = dict.fromkeys(range(31, 36), 100)
 )
 def test_an_outage_lasts_while_nobody_has_an_answer(run: Run, expected: dict[int, float]) -> None:
     assert longest_without_answers(run) == {number: pytest.approx(lasted_s) for number, lasted_s in expected.items()}
+
+
+def test_clients_that_read_nothing_want_no_answer() -> None:
+    run = a_run(1_000)
+    run.plan = msgspec.structs.replace(run.plan, events=("28s stall 100% for 5s",))
+    run.events.append(RunEvent("stall", BEGUN_S, BEGUN_S + 5.0, "stall 100% for 5s", {"number": 1}))
+    for t_s, tick in run.ticks:
+        if BEGUN_S < t_s < BEGUN_S + 5.0:
+            tick.awaiting, tick.answered = 800, 0
+            tick.events = {1: EventCounts(stalled=1_000 if t_s < BEGUN_S + 1.2 else 0)}
+    assert longest_without_answers(run) == {}
+    # Of those who read on none has an answer either.
+    for t_s, tick in run.ticks:
+        if 1 in tick.events:
+            tick.events[1].stalled = 600 if t_s < BEGUN_S + 1.2 else 0
+    assert longest_without_answers(run) == {1: pytest.approx(5.0)}
