@@ -60,7 +60,7 @@ def _outages(rows: Ticks) -> list[_Outage]:
     current: _Outage | None = None
     stalling = 0
     for t_s, tick in rows:
-        stalling += _more_stalling(tick)
+        stalling += _newly_stalling(tick)
         if _is_answered(tick) or asyncli_stood_still(tick):
             if current is not None:
                 outages.append(current)
@@ -85,12 +85,12 @@ def _is_answered(tick: Tick) -> bool:
     return any(counts.back_ms or counts.error_answers for counts in tick.events.values())
 
 
-def _more_stalling(tick: Tick) -> int:
+def _newly_stalling(tick: Tick) -> int:
     """How many more clients read nothing after this second than before it."""
-    more = 0
+    newly = 0
     for counts in tick.events.values():
-        more += counts.stalled - counts.resumed - sum(counts.closes.values())
-    return more
+        newly += counts.stalled - counts.resumed - sum(counts.closes.values())
+    return newly
 
 
 def _wanted(tick: Tick, stalling: int) -> int:

@@ -63,10 +63,10 @@ def test_clients_that_read_nothing_want_no_answer() -> None:
     for t_s, tick in run.ticks:
         if BEGUN_S < t_s < BEGUN_S + 5.0:
             tick.awaiting, tick.answered = 800, 0
-            tick.events = {1: EventCounts(stalled=1_000 if t_s < BEGUN_S + 1.2 else 0)}
+            tick.events = {1: EventCounts(stalled=1_000 if t_s < BEGUN_S + 1.0 else 0)}
     assert longest_without_answers(run) == {}
     # Of those who read on none has an answer either.
     for t_s, tick in run.ticks:
         if 1 in tick.events:
-            tick.events[1].stalled = 600 if t_s < BEGUN_S + 1.2 else 0
+            tick.events[1].stalled = 600 if t_s < BEGUN_S + 1.0 else 0
     assert longest_without_answers(run) == {1: pytest.approx(5.0)}
