@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+from asyncli.analysis.constants import MISSED_S
 from asyncli.findings.probes import MASTER_ENDED, while_command_ran
 from asyncli.findings.run import command_failed
 from asyncli.model.plan import Plan
@@ -85,6 +86,47 @@ def failed_commands(run: Run) -> list[Finding]:
             output = str(event.fields.get("output") or "")
             warnings.append(command_failed(number, event.text, status, took_s, output))
     return warnings
+
+
+class EndedWithServer(NamedTuple):
+    """The server's processes ended at ``at_s``, ``after_s`` after the command of an event had ended
+    (s), and ``connections`` with them, which are counted with the event and not as lost.
+    """
+
+    at_s: float
+    number: int
+    after_s: float
+    connections: int
+
+
+def ended_with_server(run: Run) -> list[EndedWithServer]:
+    """Each time that the server's processes ended by no command of the plan, and connections with
+    them that were counted with one: what ends shortly after a command may be its work, but a server
+    that goes long after it has gone by itself.
+    """
+    commands = [event for event in run.events if event.kind == "run"]
+    gone = []
+    for finding in run.findings:
+        is_gone = finding.code == "server_ended"
+        if not is_gone or _event_of(finding, commands, run.plan) is not None:
+            continue
+        for at_s in _instants(finding.fields.get(_INSTANT_OF[finding.code])):
+            gone += _ended_at(run, at_s, commands)
+    return gone
+
+
+def _ended_at(run: Run, at_s: float, commands: Sequence[RunEvent]) -> list[EndedWithServer]:
+    """What ended about the instant ``at_s`` and was counted with a command that had ended."""
+    ticks = run.ticks_between(at_s - MISSED_S, at_s + MISSED_S)
+    ended = []
+    for event in commands:
+        number = event.fields.get("number")
+        if event.end_s is None or number is None:
+            continue
+        count = sum(tick.events[number].ended for _, tick in ticks if number in tick.events)
+        if count:
+            ended.append(EndedWithServer(at_s, number, at_s - event.end_s, count))
+    return ended
 
 
 def _event_of(finding: Finding, commands: Sequence[RunEvent], plan: Plan) -> int | None:

@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from asyncli.analysis.asked_by_plan import EndedWithServer
 from asyncli.analysis.losses.slowness import Unheard
 from asyncli.analysis.totals import Totals, errors, tested
 from asyncli.findings import server, verdicts
@@ -55,7 +56,8 @@ class Case(msgspec.Struct, frozen=True):
     ``within_lateness``: those that only asyncli's own lateness may have crossed; ``not_judged``:
     those that this installation cannot judge. ``suspended``:
     connections that were lost because this machine was suspended. ``unheard``: connections that
-    were silent at the end (None: all were heard).
+    were silent at the end (None: all were heard). ``ended_with_server``: those that are counted
+    with an event, though the server ended by no command.
 
     A run is *stopped* by its first Ctrl-C or SIGTERM, which drains and reports, *cut* by the
     second, and *aborted* by a crossed limit. ``whole``: the sum of all ticks.
@@ -75,6 +77,7 @@ class Case(msgspec.Struct, frozen=True):
     end_s: float = 0.0
     suspended: int = 0
     unheard: Unheard | None = None
+    ended_with_server: Sequence[EndedWithServer] = ()
 
     @property
     def whole(self) -> Tick:
@@ -249,8 +252,9 @@ def connects_failed_in_a_late_ramp(case: Case) -> Judgement | None:
 
 def the_server_failed(case: Case) -> Judgement | None:
     """A connection or a held stream was lost, fewer were held than asked for, some were not back
-    from an event, an answer was an error, a limit was crossed, or the server was stopped at the
-    end. A limit on one of these replaces its part.
+    from an event, an answer was an error, a limit was crossed, the server was stopped at the end,
+    or it ended by no command of an event with which its connections are counted. A limit on one of
+    these replaces its part, but for the last ones.
     """
     wrong = _answered_with_errors(case.whole, case.limited)
     reasons = []
@@ -263,6 +267,8 @@ def the_server_failed(case: Case) -> Judgement | None:
     lost_streams = _lost_streams(case.whole)
     if lost_streams and not case.has_limit_on(STREAMS):
         reasons.append(verdicts.streams_lost(lost_streams))
+    for ended in case.ended_with_server:
+        reasons.append(verdicts.ended_with_server(*ended))
     reasons += [*_server_stopped(case), *wrong]
     if not reasons and not case.crossed:
         return None

@@ -12,11 +12,12 @@ from asyncli.model.units import format_clock, format_duration, format_many, was_
 RULE = (
     "passed: as many held at the hold's end as asked for, none lost, none still away from an event "
     "whose turn it was to be back, no answer an error (status 400 or more), and no server that a "
-    "signal or a debugger had stopped at the end; a --fail-if on held, on lost, on an event's "
-    "not_back or on a status replaces that part; invalid: asyncli was the limit, or only its own "
-    "lateness is above a limit, or you stopped the run before its hold; untested: nothing "
-    "connected, or no heartbeat ever answered (of listening ones: no byte came and no program "
-    "accepted them), or the server sends such answers unasked as often; else failed"
+    "signal or a debugger had stopped at the end, or that ended by itself after a command; a "
+    "--fail-if on held, on lost, on an event's not_back or on a status replaces that part; "
+    "invalid: asyncli was the limit, or only its own lateness is above a limit, or you stopped the "
+    "run before its hold; untested: nothing connected, or no heartbeat ever answered (of listening "
+    "ones: no byte came and no program accepted them), or the server sends such answers unasked as "
+    "often; else failed"
 )
 
 NO_RECORDS = "the run file has no record of its connections"
@@ -77,6 +78,14 @@ def server_stopped(for_s: float) -> str:
     return (
         "a signal or a debugger had stopped the server in the last "
         f"{format_duration(max(1, round(for_s)))} of the hold"
+    )
+
+
+def ended_with_server(at_s: float, number: int, after_s: float, count: int) -> str:
+    return (
+        f"the server's processes ended at {format_clock(at_s)}, {format_duration(round(after_s))} "
+        f"after the command of event {number} had ended, and {format_many(count, 'connection')} "
+        "with them, which count with that event and not as lost"
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from asyncli.analysis.asked_by_plan import asked_by_plan, failed_commands
+from asyncli.analysis.asked_by_plan import asked_by_plan, ended_with_server, failed_commands
 from asyncli.analysis.bottleneck import explained
 from asyncli.analysis.constants import FEWEST, WORTH_TELLING
 from asyncli.analysis.gaps import of_one_server
@@ -201,6 +201,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
         end_s=run.end_s,
         suspended=sum(diagnosis.count for diagnosis in suspensions),
         unheard=silent,
+        ended_with_server=ended_with_server(run),
     )
     judgement = judge(case)
     summary.run.verdict = judgement.verdict

@@ -10,7 +10,7 @@ from synthetic_run import a_run
 from asyncli.analysis.asked_by_plan import asked_by_plan, failed_commands
 from asyncli.findings.probes import server_ended, server_master_ended, server_restarted
 from asyncli.findings.server import server_processes_changed, server_reloaded
-from asyncli.model.records import Finding, RunEvent
+from asyncli.model.records import EventCounts, Finding, RunEvent
 from asyncli.model.run import EVENT_SETTLES_S
 from asyncli.report.summary import summarise
 
@@ -43,6 +43,27 @@ def test_a_restart_by_a_command_is_a_note_that_names_the_event(at_s: float) -> N
 def test_a_restart_at_another_time_is_a_fault(at_s: float) -> None:
     told = findings_of(at_s)
     assert [(finding.severity, "event 1" in finding.evidence) for finding in told] == [("error", False)] + 2 * [("warning", False)]
+
+
+@pytest.mark.parametrize(
+    ("gone_s", "verdict"),
+    [(ENDED_S + EVENT_SETTLES_S, "passed"), (ENDED_S + EVENT_SETTLES_S + 2.0, "failed")],
+)
+def test_a_server_that_goes_long_after_a_command_has_gone_by_itself(gone_s: float, verdict: str) -> None:
+    """The command may have ended connections by then; that it ended the server nobody asked for."""
+    run = a_run(1_000, hold_s=60.0, events=("10s run checkpoint",))
+    run.events.append(RunEvent("run", COMMAND_S, ENDED_S, "checkpoint", {"number": 1}))
+    run.findings.append(server_ended(gone_s, "the server's processes ended", None))
+    for t_s, tick in run.ticks:
+        if gone_s - 1.0 < t_s <= gone_s:
+            tick.events = {1: EventCounts(ended=300, attempts=300, opened=300)}
+            tick.opened += 300
+            for _ in range(300):
+                tick.events[1].back_ms.add(7_000)
+    summary = summarise(run)
+    assert summary.run.verdict == verdict
+    reasons = [finding.evidence for finding in summary.findings if finding.code == f"verdict_{verdict}"]
+    assert ["300 connections" in reason for reason in reasons] == [verdict == "failed"]
 
 
 def test_of_two_restarts_one_may_be_a_fault() -> None:
