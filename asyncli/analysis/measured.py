@@ -42,7 +42,7 @@ from asyncli.findings.compare import DIRECTIVE, compare_burst
 from asyncli.model.metrics import SERVER_ANON_SHMEM_BYTES, SERVER_CPU_S, SERVER_PSS_BYTES
 from asyncli.model.plan import Plan
 from asyncli.model.protocol_table import PROTOCOLS
-from asyncli.model.records import Environment, Finding, Tick
+from asyncli.model.records import Environment, Finding, Tick, left_out_s
 from asyncli.model.run import Hold, Run, Ticks
 from asyncli.model.units import format_duration
 
@@ -143,7 +143,6 @@ def measure(
     # An incomplete run is invalid; judge its numbers as if it were complete.
     at_end = judge(msgspec.structs.replace(case, complete=True))
     hold = measured.hold
-    hold_s = hold.length_s if hold is not None else 0.0
     numbers: dict[str, Measured] = {}
     grown = growth
     if grown is None:
@@ -181,7 +180,7 @@ def measure(
         complete=run.complete,
         spoiled=spoiled,
         held=totals.held,
-        hold_s=hold_s,
+        hold_s=measured.held_for_s,
         facts=facts(run.plan, run.environment),
         numbers=numbers,
         late_ms=late_ms,
@@ -368,7 +367,10 @@ def _per(run: Run, start_s: float, end_s: float, count: str, name: str) -> Measu
 def _losses(numbers: dict[str, Measured], totals: Totals, run: Run) -> None:
     whole = totals.whole
     hours = connection_hours(run) / 1e3
-    for key, count in (("lost", whole.lost), ("reopened", whole.reopened)):
+    lost = _lost_by_server(whole)
+    # Those that asyncli lost itself were reopened too.
+    reopened = max(0, whole.reopened - (whole.lost - lost))
+    for key, count in (("lost", lost), ("reopened", reopened)):
         if hours > 0:
             numbers[key] = Rate(count, hours)
         else:
@@ -380,8 +382,15 @@ def _losses(numbers: dict[str, Measured], totals: Totals, run: Run) -> None:
         numbers["failed"] = "nothing was attempted"
 
 
+def _lost_by_server(tick: Tick) -> int:
+    """How many were lost, without those that asyncli lost itself, which says nothing of the
+    server.
+    """
+    return tick.lost - tick.lost_by_cause.get("generator_lost", 0)
+
+
 def connection_hours(run: Run) -> float:
-    """Connection-hours until the drain."""
+    """Connection-hours until the drain, without interruptions of the run."""
     seconds = 0.0
     before = None
     for t_s, tick in run.ticks:
@@ -389,8 +398,8 @@ def connection_hours(run: Run) -> float:
             break
         lasted_s = 1.0
         if before is not None:
-            # A longer step is a gap.
-            lasted_s = min(t_s - before, MINUTE_S)
+            # A longer step is a gap that is not on record.
+            lasted_s = min(t_s - before - left_out_s(run.gaps, before, t_s), MINUTE_S)
         seconds += tick.held * lasted_s
         before = t_s
     return seconds / 3600
@@ -414,7 +423,7 @@ def _drift(numbers: dict[str, Measured], by_name: Mapping[MetricName, Drift]) ->
 
 def _bursts(name: str, ticks: Ticks) -> list[Finding]:
     """A finding if one second has most losses: rates count each loss as an independent event."""
-    lost = [(tick.lost, t_s) for t_s, tick in ticks if tick.deaths]
+    lost = [(_lost_by_server(tick), t_s) for t_s, tick in ticks if tick.deaths]
     total = sum(count for count, _ in lost)
     in_a_second, at_s = max(lost, default=(0, 0.0))
     if total < FEWEST or 2 * in_a_second < total:

@@ -26,6 +26,7 @@ from asyncli.model.records import (
     RunEvent,
     Sample,
     Tick,
+    left_out_s,
 )
 from asyncli.model.samples import Series, instants, metrics_of, series, within
 from asyncli.model.topology import Place, Sides, place_of
@@ -268,6 +269,13 @@ class Run(msgspec.Struct, dict=True):
             for number, counts in tick.events.items():
                 seconds.setdefault(number, []).append(counts)
         return {number: added_up(EventCounts(), *every) for number, every in seconds.items()}
+
+    @property
+    def held_for_s(self) -> float:
+        """How long the hold lasted (s), without interruptions of the run; 0 without a hold."""
+        if self.hold is None:
+            return 0.0
+        return self.hold.length_s - left_out_s(self.gaps, self.hold.start_s, self.hold.end_s)
 
     @cached_property
     def event_windows(self) -> dict[int, Gap]:

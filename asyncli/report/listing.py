@@ -16,7 +16,7 @@ from asyncli.analysis.slope import Cost, streams_each
 from asyncli.analysis.totals import fold
 from asyncli.analysis.verdict import Case, Verdict, ended_by_user, judge
 from asyncli.model import metrics
-from asyncli.model.records import SCHEMA, left_out_s
+from asyncli.model.records import SCHEMA
 from asyncli.model.run import Run
 from asyncli.model.text import oneline
 from asyncli.model.units import format_bytes, format_count, format_duration
@@ -167,7 +167,7 @@ def listed(
         complete=run.complete,
         live=not run.complete and changed_s < _LIVE_S,
         stopped=bool(ended_by_user(run.findings)),
-        hold_s=_measured_hold_s(run),
+        hold_s=run.held_for_s,
         planned_s=run.plan.hold_s,
         cost=None,
         cost_of=None,
@@ -181,12 +181,6 @@ def listed(
     if totals.held or totals.peak:
         _add_costs(listed_run, known_costs(run, totals, drifts(run)[0]))
     return listed_run
-
-
-def _measured_hold_s(run: Run) -> float:
-    if run.hold is None:
-        return 0.0
-    return run.hold.length_s - left_out_s(run.gaps, run.hold.start_s, run.hold.end_s)
 
 
 def _add_costs(listed_run: Listed, costs: Costs) -> None:

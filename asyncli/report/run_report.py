@@ -14,7 +14,15 @@ from asyncli.analysis.verdict import interrupted
 from asyncli.findings.forecast import gave_way
 from asyncli.findings.server import OF_ANOTHER
 from asyncli.findings.thresholds import limit_kept, limit_unknown
-from asyncli.model.records import DECIDED, GAVE_UP, NOTHING_LISTENS, Check, Deaths, Finding
+from asyncli.model.records import (
+    DECIDED,
+    GAVE_UP,
+    NOTHING_LISTENS,
+    Check,
+    Deaths,
+    Finding,
+    left_out_s,
+)
 from asyncli.model.text import oneline
 from asyncli.model.units import format_count, format_duration, format_many
 from asyncli.report import document as doc
@@ -215,10 +223,11 @@ def _headline(summary: Summary) -> str:
 
 
 def _hold_s(summary: Summary) -> float:
-    """How long the hold lasted; 0 without its end."""
+    """How long the hold lasted, without interruptions of the run; 0 without its end."""
     for phase in summary.run.phases:
-        if phase.name == "hold":
-            return 0.0 if phase.end_s is None else phase.end_s - phase.start_s
+        if phase.name == "hold" and phase.end_s is not None:
+            lasted_s = phase.end_s - phase.start_s
+            return lasted_s - left_out_s(summary.run.gaps, phase.start_s, phase.end_s)
     return 0.0
 
 

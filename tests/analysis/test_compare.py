@@ -21,7 +21,7 @@ from asyncli.analysis.estimates import Estimate, Rate, Repeat, contrast, holm, r
 from asyncli.analysis.measured import MeasuredRun, connection_hours, measure
 from asyncli.core.histogram import Histogram
 from asyncli.findings.compare import in_words
-from asyncli.model.records import Deaths, Sample, Tick
+from asyncli.model.records import Deaths, Gap, Sample, Tick
 from asyncli.model.run import Hold, Run
 from asyncli.report.differences import amounts, headline
 from asyncli.report.summary import summarise
@@ -291,6 +291,25 @@ def test_losses_are_rates_per_connection_hour() -> None:
     assert lost.relative is None
     assert row(comparison, "failed").verdict == "no_difference"
     assert "compare_burst" not in codes(comparison)
+
+
+def test_a_run_that_was_resumed_is_compared_without_its_interruption() -> None:
+    run = a_run(1_000, hold_s=60.0)
+    assert run.hold is not None
+    gap = Gap(run.hold.start_s + 20.0, run.hold.start_s + 57.0)
+    resumed = msgspec.structs.replace(run, gaps=[gap])
+    resumed.ticks = [(t_s, tick) for t_s, tick in run.ticks if not gap.start_s < t_s <= gap.end_s]
+    # As it was resumed: those that went with a process of asyncli's own, and came back.
+    t_s, first_tick = next(row for row in resumed.ticks if row[0] > gap.end_s)
+    first_tick = msgspec.structs.replace(first_tick, deaths={"generator_lost": Deaths(count=1_000)}, reopened=1_000)
+    resumed.ticks = [(at_s, first_tick if at_s == t_s else tick) for at_s, tick in resumed.ticks]
+    told = measure("A", "A.db", resumed)
+    assert told.hold_s == pytest.approx(60.0 - 37.0)
+    assert connection_hours(resumed) == pytest.approx(connection_hours(run) - 37.0 * 1_000 / 3600, rel=0.02)
+    whole = measure("B", "B.db", a_run(1_000, hold_s=60.0))
+    comparison = compare([told, whole])
+    for key in ("lost", "reopened"):
+        assert row(comparison, key).values == (0.0, 0.0)
 
 
 def test_losses_in_one_burst_are_one_event() -> None:
