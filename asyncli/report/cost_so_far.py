@@ -91,7 +91,7 @@ def cost_so_far(run: Run) -> CostSoFar:
         drifts={name: in_words(drift) for name, drift in growth.items()},
         growth=_rates(growth),
         limits=limits,
-        held_s=0.0 if run.hold is None else run.hold.length_s,
+        held_s=run.held_for_s,
         ending=ending,
     )
 

@@ -35,6 +35,8 @@ from asyncli.report.thresholds import (
 from asyncli.report.times_back import TimesBack
 
 _REQUESTED = "connections.requested"
+#: It is counted as the hold ends: before, an event may keep clients away for a while.
+_HELD_AT_END = "connections.held"
 #: Numbers of an event that fall while the hold lasts, as its clients come back and the server
 #: notices that others fell silent.
 _FALLING = ("not_back", "noticed.left")
@@ -69,8 +71,8 @@ class LimitSoFar(msgspec.Struct, frozen=True):
 
 
 def limit_so_far(outcome: Outcome, *, is_held: bool = False) -> LimitSoFar:
-    """A limit as it was judged. While the hold lasts (``is_held``) one of a number that falls then
-    is undecided.
+    """A limit as it was judged. While the hold lasts (``is_held``) one of a number that is of its
+    end, or that falls then, is undecided.
     """
     threshold = outcome.threshold
     bound = float(threshold.bound)
@@ -79,7 +81,7 @@ def limit_so_far(outcome: Outcome, *, is_held: bool = False) -> LimitSoFar:
     if isinstance(outcome.worsening, Worsening):
         bound = bound_of(threshold).above(outcome.worsening.before)
     is_crossed = outcome.crossed
-    if is_held and _falls(threshold.key):
+    if is_held and _is_of_the_end(threshold.key):
         is_crossed = None
     return LimitSoFar(
         threshold.text,
@@ -109,7 +111,10 @@ def _share(outcome: Outcome, bound: float) -> float | None:
     return used / allowed
 
 
-def _falls(key: str) -> bool:
+def _is_of_the_end(key: str) -> bool:
+    """Whether a number says nothing of the run before the hold has ended."""
+    if key == _HELD_AT_END:
+        return True
     return key.startswith("events.") and key.endswith(_FALLING)
 
 

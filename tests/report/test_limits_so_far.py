@@ -142,6 +142,14 @@ def test_who_is_not_back_yet_crosses_no_limit_while_the_hold_lasts() -> None:
     assert (limit_so_far(silent).is_crossed, limit_so_far(silent, is_held=True).is_crossed) == (True, None)
 
 
+def test_how_many_are_held_is_known_at_the_holds_end() -> None:
+    """A planned storm keeps clients away that come back."""
+    threshold = parse("connections.held < 990", Summary)
+    outcome = Outcome(threshold, 900.0, True)
+    limit = limit_so_far(outcome, is_held=True)
+    assert (limit.value, limit.is_crossed, limit_so_far(outcome).is_crossed) == (900.0, None, True)
+
+
 def test_a_limit_is_news_when_it_is_crossed_and_when_it_is_kept_again_once_a_minute() -> None:
     def at(value: float) -> tuple[LimitSoFar, ...]:
         return (LimitSoFar("p99 > 50", "p99", 50.0, value, f"{value:g} ms", value > 50, is_from_above=True),)
