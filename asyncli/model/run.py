@@ -410,15 +410,24 @@ class Run(msgspec.Struct, dict=True):
 
     def undisturbed_spans(self, start_s: float, end_s: float) -> list[tuple[float, float]]:
         """The parts of [start, end] outside disturbances."""
-        spans = []
-        begin_s = start_s
-        for gap in self.disturbances:
-            if gap.start_s > end_s:
-                break
-            if gap.start_s > begin_s:
-                spans.append((begin_s, gap.start_s))
-            after_s = math.inf if gap.end_s is None else math.nextafter(gap.end_s, math.inf)
-            begin_s = max(begin_s, after_s)
-        if begin_s < end_s or not spans:
-            spans.append((min(begin_s, end_s), end_s))
-        return spans
+        return _spans_outside(self.disturbances, start_s, end_s)
+
+    def uninterrupted_spans(self, start_s: float, end_s: float) -> list[tuple[float, float]]:
+        """The parts of [start, end] outside interruptions of the run."""
+        return _spans_outside(self.gaps, start_s, end_s)
+
+
+def _spans_outside(gaps: Sequence[Gap], start_s: float, end_s: float) -> list[tuple[float, float]]:
+    """The parts of [start, end] outside ``gaps``, which are in order; at least one."""
+    spans = []
+    begin_s = start_s
+    for gap in gaps:
+        if gap.start_s > end_s:
+            break
+        if gap.start_s > begin_s:
+            spans.append((begin_s, gap.start_s))
+        after_s = math.inf if gap.end_s is None else math.nextafter(gap.end_s, math.inf)
+        begin_s = max(begin_s, after_s)
+    if begin_s < end_s or not spans:
+        spans.append((min(begin_s, end_s), end_s))
+    return spans

@@ -34,6 +34,7 @@ from asyncli.model.records import (
     STOPPED,
     Deaths,
     Finding,
+    Gap,
     Phase,
     Sample,
     TcpCounts,
@@ -590,6 +591,19 @@ def test_a_busy_period_of_a_quiet_run_is_found() -> None:
     start_s, end_s = found.fields["span_s"]
     assert (abs(start_s - 40.0) <= 11.0, abs(end_s - 70.0) <= 11.0, found.fields["times"]) == (True, True, 1)
     assert found.fields["others_cores"] == pytest.approx(1.75, abs=0.2)
+
+
+def test_a_busy_period_neither_begins_nor_ends_while_the_run_was_interrupted() -> None:
+    run = a_run(1000, hold_s=100, local=True)
+    run.environment["cpus"] = 2
+    gap = Gap(run.phases[2].start_s + 20.0, run.phases[2].start_s + 55.0)
+    run.gaps = [gap]
+    cpu(run, generator__cpu_s=(0.0, 0.05), server__cpu_s=(0.0, 0.1))
+    for sample in run.samples:
+        sample.values["host.cpu_busy_s"] = 50.0 + 0.4 * sample.t_s + 1.55 * max(0.0, sample.t_s - gap.start_s - 20.0)
+    run.samples = [sample for sample in run.samples if not gap.start_s < sample.t_s < gap.end_s]
+    (found,) = cpus_taken(run)
+    assert found.fields["span_s"][0] == pytest.approx(gap.end_s)
 
 
 def test_error_statuses() -> None:
