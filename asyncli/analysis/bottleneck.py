@@ -335,6 +335,16 @@ def _lost_at_most_by(code: str, seen: AnalysedRun) -> int:
     return lost - sum(diagnosis.count for diagnosis in incidents)
 
 
+def _not_by_asyncli(limits: Sequence[Bottleneck]) -> Bottleneck:
+    """The first of ``limits`` other than that asyncli lost connections itself, which the verdict
+    says; that one if there is no other.
+    """
+    for limit in limits:
+        if limit.code != "generator_lost":
+            return limit
+    return limits[0]
+
+
 def instead_of_forecast(seen: AnalysedRun) -> Finding | None:
     """The bottleneck of a run that lost connections, not by asyncli, or did not hold all; None if
     it has a forecast.
@@ -349,7 +359,7 @@ def instead_of_forecast(seen: AnalysedRun) -> Finding | None:
     failed_for_good = failed > 0 and seen.totals.held < asked
     if not lost and not streams and not failed_for_good:
         return None
-    limit = find_bottlenecks(seen)[0]
+    limit = _not_by_asyncli(find_bottlenecks(seen))
     at_most_served = served_most(seen.run.ticks)
     served = None
     if _shows_number_served(seen, limit, lost, failed) and 0 < at_most_served < asked:

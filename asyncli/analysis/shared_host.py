@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import NamedTuple
 
@@ -79,10 +80,8 @@ def cpus_taken(run: Run) -> list[Finding]:
     )
     taken: list[tuple[float, float]] = []
     # Of 10 s or more: CPU time is read every second to third second, in steps of 10 ms.
-    periods = []
-    for from_s, to_s in run.uninterrupted_spans(start, stop):
-        periods += parts(from_s, to_s, 10.0, len(used.busy))
-    for part in periods:
+    spans = run.uninterrupted_spans(start, stop)
+    for part in itertools.chain(*(parts(*span, 10.0, len(used.busy)) for span in spans)):
         cores = used.cores(*part)
         if cores is None or cores[0] < MOST_CPU_SHARE * cpus or cores[1] < MOST_OF_OTHERS * cpus:
             continue

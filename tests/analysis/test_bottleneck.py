@@ -401,6 +401,15 @@ def test_losses_give_a_bottleneck_in_place_of_a_forecast(
     assert "step" not in finding.remedy
 
 
+def test_what_asyncli_lost_itself_hides_no_crash_of_the_server() -> None:
+    """However many those are, the verdict says it."""
+    both = seen(lost("closed_idle", 208), lost("generator_lost", 400))
+    counts = (("closed_idle", "worker_crash", 208), ("generator_lost", "generator_lost", 400))
+    both.diagnoses.extend(Diagnosis(cause, code, count, "ended", "mend it", True, 5.0, 6.0) for cause, code, count in counts)
+    fields = instead_of_forecast(both).fields
+    assert (fields["lost"], fields["what"]) == (208, "worker_crash")
+
+
 @pytest.mark.parametrize("changes", [(), (of_ours,), (failed("other", 1),)], ids=["all held", "lost by us", "held at a later attempt"])
 def test_runs_that_held_all_have_a_forecast(changes: tuple[Change, ...]) -> None:
     assert instead_of_forecast(seen(*changes)) is None
