@@ -21,7 +21,7 @@ _BURST = 200.0
 _CHANGE_S = 10.0
 # The pages themselves are no secret: they ask for the token, and for the rest with it. A page is
 # the same whether there is such a run or not.
-_OPEN = re.compile(r"/|/-/healthy|/assets/[^/]*|/run/[^/]*/")
+_OPEN = re.compile(r"/|/-/healthy|/assets/[^/]*|/run/[^/]*/?")
 
 
 class Access:

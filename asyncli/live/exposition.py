@@ -64,11 +64,11 @@ def families_of(feed: RunFeed) -> Iterator[Metric]:
     plan = feed.plan
     yield _labelled(
         "asyncli_run_info",
-        "the run",
+        "the run, and the version of asyncli that measured it",
         {
             "file": printable(feed.path.name),
             "protocol": plan.protocol,
-            "version": __version__,
+            "version": str(feed.environment.get("asyncli") or __version__),
         },
     )
     phases = GaugeMetricFamily("asyncli_phase", "1 for the phase of the run", labels=["phase"])

@@ -78,6 +78,7 @@ class FolderServer:
             web.get("/assets/{name}", asset),
             get("/runs", self._list),
             get("/events", self._events),
+            web.get("/run/{name}", _to_run_page),
             web.get("/run/{name}/", _run_page),
             get("/run/{name}/history", self._of_run(self._history)),
             get("/run/{name}/events", self._of_run(RunPage.events)),
@@ -266,6 +267,14 @@ def _reference_in(query: str) -> str:
 
 async def _folder_page(_: web.Request) -> web.Response:
     return page_file("folder.html")
+
+
+async def _to_run_page(request: web.Request) -> web.Response:
+    """The page's own links are below its address. A relative one also holds behind a proxy that
+    serves the folder below another path.
+    """
+    query = f"?{request.query_string}" if request.query_string else ""
+    return web.Response(status=301, headers={"Location": f"./{request.rel_url.raw_name}/{query}"})
 
 
 async def _run_page(_: web.Request) -> web.Response:

@@ -108,6 +108,10 @@ async def test_a_run_has_the_page_that_it_has_alone(ended: Path, tmp_path: Path)
             async with client.get(URL(f"/{run['href']}history", encoded=True)) as answer:
                 document = await answer.json()
             assert document["run"]["file"] == run["name"]
+            # Without the last slash its own links would be another run's.
+            bare = URL(f"/{run['href'].rstrip('/')}?from=here", encoded=True)
+            async with client.get(bare, allow_redirects=False) as answer:
+                assert (answer.status, bare.join(URL(answer.headers["Location"], encoded=True)).raw_path) == (301, f"/{run['href']}")
             assert document["in_folder"] is True
             assert document["can_stop"] is False
             assert document["state"]["over"] is True

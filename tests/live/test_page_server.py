@@ -194,7 +194,10 @@ def test_growth_in_the_metrics_is_that_of_the_report(tmp_path: Path) -> None:
     feed.open()
     try:
         until(lambda: feed.take(feed.read()) or feed.is_final, "the last cost")
+        # The version that measured may be another than the one that shows it.
+        feed.environment = {**feed.environment, "asyncli": "0.0.1+other"}
         page, _ = exposition(feed, "")
+        assert 'version="0.0.1+other"' in page.decode()
     finally:
         feed.close()
     grown = {}
