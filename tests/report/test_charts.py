@@ -216,7 +216,13 @@ def test_parts_that_are_not_in_the_bar_are_named() -> None:
     hidden = Cost(52.0, (-30.0, 134.0), 0.0, "", 9)
     costs = Costs(server_user=a_cost(1000.0), kernel=a_cost(4000.0), generator_user=hidden)
     assert shares_left_out(costs, server="nginx") == ["asyncli (hidden)"]
-    assert shares_left_out(Costs(server_user=a_cost(1000.0)), server="nginx") == []
+    assert shares_left_out(Costs(server_user=a_cost(1000.0)), server="nginx") == ["kernel (unknown)"]
+
+
+def test_asyncli_s_own_part_alone_is_no_connection() -> None:
+    hidden = Cost(52.0, (-3000.0, 134.0), 0.0, "", 9)
+    with pytest.raises(draw.NothingToDraw):
+        cost_parts(Costs(kernel=hidden, generator_user=a_cost(130.0)))
 
 
 @pytest.mark.parametrize("costs", [Costs(host_total=a_cost(100.0)), Costs(residual=a_cost(-5.0))])

@@ -13,8 +13,9 @@ from made_runs import KINDS, with_deaths, with_gaps
 from synthetic_run import FIXED, KERNEL_END, SERVER, a_run
 
 from asyncli.core.histogram import Histogram
+from asyncli.model.records import Gap
 from asyncli.model.samples import Series
-from asyncli.report.figures.timeline_and_deaths import is_cut, shown_range
+from asyncli.report.figures.timeline_and_deaths import is_cut, shown_lines, shown_range, timeline_panels
 from asyncli.report.figures.timeline_data import MOST_BUCKETS, Line, Timeline, extremes, histogram_bins, stretches, timeline
 
 
@@ -51,6 +52,26 @@ def test_other_programs_do_not_flatten_the_server_s_memory() -> None:
     low, high = shown_range(busy)
     most = max(np.nanmax(line.values) for line in busy.lines if line.role != "total")
     assert most > 0.2 * (high - low)
+
+
+def test_a_host_s_line_in_pieces_is_not_drawn() -> None:
+    run = a_run(30_000, noise=0.0)
+    for place, sample in enumerate(run.samples):
+        if "host.used_bytes" in sample.values:
+            sample.values["host.used_bytes"] += 1e3 * SERVER * 30_000 * (place % 3)
+    wild = next(one for one in timeline(run, server="nginx").panels if one.key == "memory")
+    assert {line.label for line in wild.lines} - {line.label for line in shown_lines(wild)} == {"this host"}
+    assert not is_cut(wild)
+
+
+def test_an_interruption_has_its_name_and_the_hold_its_longest_part() -> None:
+    run = a_run(1_000, hold_s=60.0)
+    hold = run.phases[2]
+    run.gaps = [Gap(hold.start_s + 5.0, hold.start_s + 30.0)]
+    figure = timeline_panels(timeline(run))
+    names = {one.get_text(): one.get_position()[0] for ax in figure.axes for one in ax.texts}
+    assert names["interrupted"] == pytest.approx(hold.start_s + 17.5)
+    assert names["hold"] == pytest.approx(hold.start_s + 45.0)
 
 
 def test_gap_is_left_open_unless_the_pace_is_slow() -> None:

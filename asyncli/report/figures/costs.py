@@ -188,6 +188,8 @@ def cost_parts(costs: Costs, *, server: str = "server", style: Style = WIDE) -> 
     parts = cost_shares(costs, server=server)
     if not parts:
         raise NothingToDraw("No part of a connection's resident memory is measured: see the table.")
+    if not _has_server_or_kernel(costs, server):
+        raise NothingToDraw("Only asyncli's own part of a connection is measured: see the table.")
     total = known_total(costs)
     if total is None and not any(size > 0 for *_, size in parts):
         raise NothingToDraw("No part of the cost of a connection is above zero.")
@@ -268,11 +270,18 @@ def cost_shares(costs: Costs, *, server: str) -> list[tuple[str, str, float]]:
     return shares
 
 
+def _has_server_or_kernel(costs: Costs, server: str) -> bool:
+    """Whether a part is measured that is not asyncli's own: alone, that is no connection."""
+    others = [part.name for part in _parts(costs, server) if part.name != "generator_user"]
+    return any(is_measured(costs, name) for name in others)
+
+
 def shares_left_out(costs: Costs, *, server: str) -> list[str]:
-    """The parts that were read and are not in :func:`cost_shares`, each with why: ``asyncli
-    (hidden)``.
-    """
+    """The parts that are not in :func:`cost_shares`, each with why: ``asyncli (hidden)``."""
     left_out = []
+    for cost, label in ((costs.server_user, server), (costs.kernel, "kernel")):
+        if cost is None:
+            left_out.append(f"{label} (unknown)")
     for part in _parts(costs, server):
         if not is_measured(costs, part.name):
             left_out.append(f"{part.label} ({unmeasured(*part.cost.ci95)})")

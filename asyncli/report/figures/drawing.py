@@ -345,6 +345,19 @@ def shade_phases(ax: Axes, phases: Sequence[Span]) -> None:
             ax.axvline(phase.start_s, color=COLOURS["rule"], linewidth=0.6, zorder=0.5)
 
 
+def hatch(ax: Axes, start_s: float, end_s: float) -> None:
+    """Hatch a time of which nothing is known."""
+    ax.axvspan(
+        start_s,
+        end_s,
+        facecolor="none",
+        edgecolor=COLOURS["shade"],
+        hatch="///",
+        linewidth=0,
+        zorder=0,
+    )
+
+
 def each(value: float, *, sign: bool = True) -> str:
     """Bytes of one connection: ``"10,888 B"``."""
     amount = minus(short_bytes(value))

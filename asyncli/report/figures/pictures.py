@@ -27,7 +27,12 @@ from asyncli.report.figures.costs import (
 )
 from asyncli.report.figures.drawing import each, each_with_error
 from asyncli.report.figures.recoveries import MOST_EVENTS, Recovery, recoveries, recovery_rows
-from asyncli.report.figures.timeline_and_deaths import deaths_by, is_cut, timeline_panels
+from asyncli.report.figures.timeline_and_deaths import (
+    deaths_by,
+    is_cut,
+    shown_lines,
+    timeline_panels,
+)
 from asyncli.report.figures.timeline_data import Timeline, timeline
 from asyncli.report.format import count_or_unknown, memory_labels, with_streams
 from asyncli.report.run_events import when_counted
@@ -169,8 +174,18 @@ def _timeline_caption(over_time: Timeline) -> str:
     caption = "Latency counts from when the heartbeat was due. Ramp and drain are tinted."
     if over_time.events:
         caption = f"{caption} A vertical line with a label is a mark."
-    if any(panel.key == "memory" and is_cut(panel) for panel in over_time.panels):
-        caption = f"{caption} The host's line leaves the axis where other programs rule it."
+    if over_time.gaps:
+        caption = f"{caption} What is hatched is an interruption of the run."
+    for panel in over_time.panels:
+        if panel.key != "memory":
+            continue
+        if len(shown_lines(panel)) < len(panel.lines):
+            caption = (
+                f"{caption} The host's line is left out: other programs have most of it beyond "
+                "this axis."
+            )
+        elif is_cut(panel):
+            caption = f"{caption} The host's line leaves the axis where other programs rule it."
     return f"{caption} {over_time.method}"
 
 

@@ -13,7 +13,7 @@ from asyncli.core.histogram import Histogram
 from asyncli.model.records import Deaths
 from asyncli.model.units import format_count, format_duration
 from asyncli.report.figures import drawing
-from asyncli.report.figures.timeline_data import Line, Panel, Timeline, histogram_bins
+from asyncli.report.figures.timeline_data import Line, Panel, Span, Timeline, histogram_bins
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,6 +36,8 @@ def timeline_panels(timeline: Timeline, *, style: drawing.Style = drawing.WIDE) 
     figure, rows = drawing.sheet(style, heights, margins, gap=room.gap, common_x=True)
     for panel, ax in zip(timeline.panels, rows[:, 0], strict=True):
         drawing.shade_phases(ax, timeline.phases)
+        for gap in timeline.gaps:
+            drawing.hatch(ax, gap.start_s, gap.end_s)
         above = 6.0
         if panel.bars:
             _bars(ax, panel, timeline, width)
@@ -44,7 +46,7 @@ def timeline_panels(timeline: Timeline, *, style: drawing.Style = drawing.WIDE) 
             above += drawing.legend(ax, style)
         ax.set_title(drawing.cut(panel.title, 46), pad=above)
     drawing.time_axis(rows[-1, 0], 0.0, timeline.end_s, width)
-    _name_phases(rows[0, 0], timeline, width, 1 + room.names_above / heights[0])
+    _name_spans(rows[0, 0], timeline, width, 1 + room.names_above / heights[0])
     for event in timeline.events:
         for ax in rows[:, 0]:
             ax.axvline(event.at_s, color=drawing.COLOURS["violet"], linewidth=_THIN, zorder=0.6)
@@ -54,6 +56,7 @@ def timeline_panels(timeline: Timeline, *, style: drawing.Style = drawing.WIDE) 
 
 # The host in all has the server's, the kernel's and asyncli's memory, and some of other programs.
 _OF_HOST = 3.0
+_MOST_OUTSIDE = 0.5
 # In pixels: the line of an event, a line of labels, and a letter in it.
 _THIN = 0.7
 _LANE = 14.0
@@ -136,15 +139,19 @@ _NARROW = _Margins(left=60.0, right=22.0, gap=62.0, top=76.0, names_above=54.0)
 _WIDE = _Margins(left=64.0, right=130.0, gap=34.0, top=44.0, names_above=24.0)
 
 
-def _name_phases(ax: Axes, timeline: Timeline, width: float, y: float) -> None:
+def _name_spans(ax: Axes, timeline: Timeline, width: float, y: float) -> None:
+    """Name each interruption, and each phase over its longest part without one."""
+    named = [*timeline.gaps]
     for phase in timeline.phases:
-        px = (phase.end_s - phase.start_s) / max(timeline.end_s, 1.0) * width
-        # A short phase has no room for its name.
-        if px > 7.0 * len(phase.name):
+        named.append(_longest_part(phase, timeline.gaps))
+    for span in named:
+        px = (span.end_s - span.start_s) / max(timeline.end_s, 1.0) * width
+        # A short one has no room for its name.
+        if px > 7.0 * len(span.name):
             ax.text(
-                (phase.start_s + phase.end_s) / 2,
+                (span.start_s + span.end_s) / 2,
                 y,
-                phase.name,
+                span.name,
                 transform=ax.get_xaxis_transform(),
                 ha="center",
                 size=11,
@@ -152,9 +159,21 @@ def _name_phases(ax: Axes, timeline: Timeline, width: float, y: float) -> None:
             )
 
 
+def _longest_part(phase: Span, gaps: Sequence[Span]) -> Span:
+    """The longest part of a phase outside ``gaps``, which are in order of time."""
+    longest = Span(phase.name, phase.start_s, phase.start_s)
+    begin_s = phase.start_s
+    for start_s, end_s in [*((gap.start_s, gap.end_s) for gap in gaps), (phase.end_s, phase.end_s)]:
+        until_s = min(start_s, phase.end_s)
+        if until_s - begin_s > longest.end_s - longest.start_s:
+            longest = Span(phase.name, begin_s, until_s)
+        begin_s = max(begin_s, end_s)
+    return longest
+
+
 def _lines(ax: Axes, panel: Panel) -> None:
     # Solid lines first: broken ones stay visible on them.
-    for line in sorted(panel.lines, key=_is_broken):
+    for line in sorted(shown_lines(panel), key=_is_broken):
         drawing.plot_line(ax, line.role, line.t_s, line.values, drawing.cut(line.label, 15))
     low, high = shown_range(panel)
     if panel.unit != "s":
@@ -171,10 +190,24 @@ def _lines(ax: Axes, panel: Panel) -> None:
 
 
 def is_cut(panel: Panel) -> bool:
-    """Whether a line of the panel leaves its axis."""
+    """Whether a line that is drawn leaves its axis."""
+    return any(_share_outside(panel, line) > 0 for line in shown_lines(panel))
+
+
+def shown_lines(panel: Panel) -> list[Line]:
+    """The lines that are drawn: without the host's memory where most of it would be beyond the
+    axis, so that pieces without a meaning would be left.
+    """
+    return [line for line in panel.lines if _share_outside(panel, line) < _MOST_OUTSIDE]
+
+
+def _share_outside(panel: Panel, line: Line) -> float:
+    """Which share of the line's points leaves the axis."""
     low, high = shown_range(panel)
-    values = np.concatenate([line.values for line in panel.lines])
-    return bool(np.nanmin(values) < low or np.nanmax(values) > high)
+    known = line.values[~np.isnan(line.values)]
+    if not len(known):
+        return 0.0
+    return float(np.mean((known < low) | (known > high)))
 
 
 def shown_range(panel: Panel) -> tuple[float, float]:

@@ -84,9 +84,9 @@ class Panel(msgspec.Struct):
 
 
 class Span(msgspec.Struct):
-    """A phase; one without an end ends with the run."""
+    """A phase, or an interruption of the run; one without an end ends with the run."""
 
-    name: PhaseName
+    name: PhaseName | Literal["interrupted"]
     start_s: float
     end_s: float
 
@@ -100,6 +100,8 @@ class Timeline(msgspec.Struct):
     width_s: float
     #: What was done or noted, in order of time.
     events: list[RunEvent]
+    #: When the run was interrupted.
+    gaps: list[Span]
 
     @property
     def method(self) -> str:
@@ -127,7 +129,10 @@ def timeline(run: Run, asked: Series | None = None, server: str = "server") -> T
     phases = [_span(phase, run.end_s) for phase in run.phases]
     # One in the last second may be later than the last record.
     events = [event for event in run.events if 0 <= event.at_s <= run.end_s]
-    return Timeline(run.end_s, phases, filled, width, events)
+    gaps = []
+    for gap in run.gaps:
+        gaps.append(Span("interrupted", gap.start_s, run.end_s if gap.end_s is None else gap.end_s))
+    return Timeline(run.end_s, phases, filled, width, events, gaps)
 
 
 def _readable_width(least_s: float) -> float:
