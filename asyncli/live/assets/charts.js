@@ -501,7 +501,8 @@ export class Charts {
 
   drawCosts() {
     const points = this.costPoints;
-    if (!points.length) return null;
+    // One cost, as of a run that was opened when it was over, is a tile and no line.
+    if (points.length < 2) return null;
     const lines = [];
     const bands = [];
     for (const name of this.layout.costs) {
