@@ -215,10 +215,15 @@ def report(folder: Path, path: str | Path) -> dict[str, Any]:
     return document(read_run(folder / path))
 
 
-def require_whole(status: int, summary: dict[str, Any]) -> None:
-    """Require that a soak passed; on a busy machine it may have been late and so invalid, but its counts are exact."""
-    late = any(code.startswith("generator_saturated_") for code in codes(summary))
-    assert status == (4 if late else 0)
+def was_late(summary: dict[str, Any]) -> bool:
+    """Whether asyncli itself was the limit, as on a busy machine: the run is invalid then, whatever the server did. A lack of CPU in the
+    ramp alone is a warning, and changes no verdict."""
+    return any(one["severity"] == "error" and one["code"].startswith("generator_saturated_") for one in summary["findings"])
+
+
+def require_whole(status: int, summary: dict[str, Any], wanted: int = 0) -> None:
+    """Require that a soak passed, or this status; on a busy machine it may have been late and so invalid, but its counts are exact."""
+    assert status == (4 if was_late(summary) else wanted), [(one["code"], one["evidence"]) for one in summary["findings"]]
 
 
 _read: dict[Path, tuple[object, Run | None]] = {}

@@ -9,7 +9,7 @@ from typing import Any
 import fault_table
 import pytest
 from contract import document
-from programs import Done, here, recorded, serving_by
+from programs import Done, here, recorded, require_whole, serving_by
 
 SERVER = Path(__file__).parent / "deploying_server.py"
 
@@ -31,6 +31,9 @@ class Deployed:
         """The last one: what heartbeats show of a silence comes before what the server shows of it."""
         return [finding for finding in self.summary["findings"] if finding["code"] == code][-1]
 
+    def require_status(self, wanted: int) -> None:
+        require_whole(self.done.status, self.summary, wanted)
+
     def require_row(self, test: str) -> None:
         fault_table.require_as_written(test, self.summary)
 
@@ -38,7 +41,7 @@ class Deployed:
 def test_a_command_that_freezes_the_server(tmp_path: Path) -> None:
     freeze = ("--at", "4s", "run kill -STOP PID; sleep 5; kill -CONT PID")
     run = Deployed(tmp_path, "--hold", "20s", "-k", "4", "--timeout", "20s", *freeze)
-    assert run.done.status == 0, run.done
+    run.require_status(0)
     [command] = run.events
     assert (command["ended"], "back" in command) == (0, False)
     assert command["no_answers_s"] >= 3.0
@@ -67,7 +70,7 @@ def test_a_storm_on_a_server_that_is_frozen(tmp_path: Path) -> None:
 
 def test_a_command_in_whose_time_all_answers_are_errors(tmp_path: Path) -> None:
     run = Deployed(tmp_path, "--hold", "14s", "-k", "2", "--at", "3s", "run kill -USR1 PID; sleep 3; kill -USR2 PID")
-    assert run.done.status == 99
+    run.require_status(99)
     errors = run.finding("status_errors")
     assert errors["fields"]["events"] == [{"number": 1, "kind": "run"}]
     assert errors["fields"]["in_events"] == run.summary["heartbeats"]["by_status"]["503"] > 0
@@ -78,7 +81,7 @@ def test_a_command_after_which_nothing_listens(tmp_path: Path) -> None:
     """The server ends seven seconds later, when what it ends is no longer the command's."""
     asked = ("--hold", "16s", "-k", "2", "--timeout", "1s", "--no-reopen", "--at", "2s", "run kill -TERM PID")
     run = Deployed(tmp_path, *asked, leaves_after_s=7.0)
-    assert run.done.status == 99
+    run.require_status(99)
     assert (run.events[0]["ended"], run.summary["connections"]["lost"]) == (0, 200)
     gone = run.finding("listen_gone")
     assert (gone["severity"], gone["fields"]["events"]) == ("warning", [{"number": 1, "kind": "run"}])
