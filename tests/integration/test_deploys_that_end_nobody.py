@@ -3,11 +3,11 @@ errors, or listens no more."""
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
 import fault_table
-import pytest
 from contract import document
 from programs import Done, here, recorded, require_whole, serving_by
 
@@ -24,7 +24,8 @@ class Deployed:
             words = [word.replace("PID", pid) for word in asked]
             usual = ("-c", str(connections), "--ramp", "200/s", "--baseline", "1", "--residue", "0.5", "--out", "run.db")
             self.done: Done = here(folder, "soak", f"http://127.0.0.1:{port}/", *usual, *words)
-        self.summary: dict[str, Any] = document(recorded(folder / "run.db"))
+        self.run = recorded(folder / "run.db")
+        self.summary: dict[str, Any] = document(self.run)
         self.events = self.summary["events"]
 
     def finding(self, code: str) -> dict[str, Any]:
@@ -60,7 +61,10 @@ def test_a_storm_on_a_server_that_is_frozen(tmp_path: Path) -> None:
     run = Deployed(tmp_path, "--hold", "26s", "-k", "4", "--reconnect", "backoff:1s..4s", *freeze, backlog=20)
     command, storm = run.events
     assert (storm["not_back"], storm["pace"]["by"]) == (0, "standstill")
-    assert command["stood_still_s"] == pytest.approx(8.5, abs=1.5)
+    # From the first to the last reading that shows it, which on a busy host are rare.
+    readings = run.run.series("server.cpu_s").t_s
+    apart_s = max(after_s - before_s for before_s, after_s in itertools.pairwise(readings))
+    assert command["took_s"] - 2 * apart_s - 0.5 < command["stood_still_s"] < command["took_s"] + 1.0
     standstill = run.finding("no_answers")
     assert (standstill["fields"]["why"], standstill["fields"]["events"]) == ("stopped", [{"number": 1, "kind": "run"}])
     forecast = " ".join(here(tmp_path, "storm", "run.db", "--reconnect", "now").out.split())
