@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from contract import document
-from programs import here, recorded
+from programs import here, recorded, require_whole
 
 from asyncli.app.check import check
 from asyncli.model.plan import Plan
@@ -41,9 +41,11 @@ def serving(argv: Sequence[str]) -> Iterator[str]:
 
 def soaked(folder: Path, url: str, *how: str, connections: int = 400, pace: tuple[str, ...] = PACE, status: int = 0) -> tuple[Run, dict[str, Any]]:
     done = here(folder, "soak", url, "-c", str(connections), *pace, *how, "--out", "run.db")
-    assert done.status == status, done
     run = recorded(folder / "run.db")
-    return run, document(run)
+    assert run is not None, done
+    summary = document(run)
+    require_whole(done.status, summary, status)
+    return run, summary
 
 
 def checked(url: str, collect: str, **of_plan: Any) -> Check:

@@ -24,6 +24,15 @@ def events_begun_in(run: Run, from_s: float) -> list[EventWords]:
     return [words_of(near.event) for near in _near(_times(run), run, from_s)]
 
 
+def events_begun_by(run: Run, read_s: float) -> list[EventWords]:
+    """The events to which that belongs which the reading at ``read_s`` is the first to show. It was
+    asked for then, and shows what was so a moment later, on a busy host up to half a second: where
+    no event had begun, it may be the work of one that began meanwhile.
+    """
+    begun = events_begun_in(run, read_s - TICK_S)
+    return begun or events_begun_in(run, read_s - TICK_S / 2)
+
+
 class _Time(NamedTuple):
     """An event: when it began, when it was over, and when what it did has settled (s)."""
 

@@ -10,7 +10,8 @@ where an accepted one has an inode, and one that waits for that has none.
 from __future__ import annotations
 
 import math
-from typing import Literal
+from bisect import bisect_left
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -89,31 +90,82 @@ def _by_sockets(run: Run, window: Gap, counts: EventCounts) -> Received | None:
     waiting = run.series(metrics.SERVER_SOCKETS_WAITING)
     if _has_other_clients(run, accepted, window.start_s):
         return None
-    standing = _standing(run)
-    readings: list[float] = []
-    stood = 0.0
-    taken = 0.0
-    queued = 0.0
-    most_queued = 0.0
-    for t_s, sockets in accepted.between(window.start_s, run.stop_s).rows():
-        unanswered = standing.at(t_s) or 0.0
-        in_queue = waiting.at(t_s)
-        if unanswered < FEWEST or in_queue is None:
-            continue
-        readings.append(t_s)
-        stood += unanswered
-        taken += max(0.0, min(unanswered, sockets - (run.held.at(t_s) or 0.0)))
-        queued += min(unanswered, in_queue)
-        most_queued = max(most_queued, in_queue)
-    if not readings[1:]:
+    readings = _readings(run, window, accepted, waiting)
+    if sum(reading.stood >= FEWEST for reading in readings) < 2:
         # One may be of a chance moment.
         return None
+    most_queued = max(reading.queued for reading in readings)
     # Others may be answered later than these: what waited has to be few beside these alone.
-    if taken >= NEARLY_ALL * stood and most_queued <= PART * counts.in_vain:
+    are_few = most_queued <= PART * counts.in_vain
+    if are_few and _adds_up(readings, [reading.taken for reading in readings]):
         return "accepted"
-    if queued >= NEARLY_ALL * stood:
+    if _adds_up(readings, [reading.queued for reading in readings]):
         return "waiting"
     return None
+
+
+class _Reading(NamedTuple):
+    """What is known of an instant at which the server's sockets were read. ``stood``: connects that
+    stood without an answer, on the line between the seconds around it; ``at_least``: those that
+    surely did; ``taken``: sockets that the server had accepted beside the held ones; ``queued``:
+    connects in its listen queue.
+    """
+
+    stood: float
+    at_least: float
+    taken: float
+    queued: float
+
+
+def _readings(run: Run, window: Gap, accepted: Series, waiting: Series) -> list[_Reading]:
+    """Those since the event at which connects stood in the second before or after, without those
+    while a worker of asyncli stood still: how many stood then is known only from its end.
+    """
+    standing = _standing(run)
+    started = [tick.started for _, tick in run.ticks]
+    late = [
+        (t_s - tick.longest_turn_s, t_s + tick.longest_turn_s)
+        for t_s, tick in run.ticks
+        if tick.longest_turn_s >= TICK_S / 2
+    ]
+    readings: list[_Reading] = []
+    for t_s, sockets in accepted.between(window.start_s, run.stop_s).rows():
+        after = bisect_left(standing.t_s, t_s)
+        stood = standing.at(t_s) or 0.0
+        around = standing.values[max(0, after - 1) : after + 1]
+        in_queue = waiting.at(t_s)
+        if in_queue is None or max(around, default=0.0) < FEWEST:
+            continue
+        if any(from_s <= t_s <= to_s for from_s, to_s in late):
+            continue
+        # Whoever stands at a second's end and did not start in it stood all the while.
+        at_least = 0.0
+        if after < len(standing):
+            at_least = max(0.0, standing.values[after] - started[after])
+        taken = max(0.0, sockets - (run.held.at(t_s) or 0.0))
+        readings.append(_Reading(stood, at_least, taken, in_queue))
+    return readings
+
+
+def _adds_up(readings: list[_Reading], seen: list[float]) -> bool:
+    """Whether nearly all connects that stood were seen. Clients that give up and come back in step
+    stand, or none does, from one second to the next, and a reading between the two is one or the
+    other: then as many have to be seen as stood at most, none may be missed that surely stood, and
+    more than half have to be seen of all.
+    """
+    stood = sum(reading.stood for reading in readings)
+    shown = sum(min(reading.stood, count) for reading, count in zip(readings, seen, strict=True))
+    if shown >= NEARLY_ALL * stood:
+        return True
+    missed = sum(
+        max(0.0, reading.at_least - count) for reading, count in zip(readings, seen, strict=True)
+    )
+    if missed > PART * sum(reading.at_least for reading in readings):
+        return False
+    at_most = max(reading.stood for reading in readings)
+    if max(seen) < NEARLY_ALL * at_most:
+        return False
+    return 2 * sum(min(at_most, count) for count in seen) > stood
 
 
 def _standing(run: Run) -> Series:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import msgspec
 
 from asyncli.analysis.constants import MISSED_S
-from asyncli.analysis.event_times import events_begun_in, mark_before
+from asyncli.analysis.event_times import events_begun_by, mark_before
 from asyncli.analysis.losses.server_evidence import (
     STILL_S,
     ServerEvidence,
@@ -173,7 +173,7 @@ def longest_by_event(run: Run) -> dict[int, float]:
     """
     longest_s: dict[int, float] = {}
     for span in standstills(run):
-        for event in events_begun_in(run, span.from_s - TICK_S):
+        for event in events_begun_by(run, span.from_s):
             number = event["number"]
             longest_s[number] = max(span.lasted_s, longest_s.get(number, 0.0))
     return longest_s
@@ -203,7 +203,7 @@ def stood_still(run: Run) -> list[Finding]:
             cores=None,
             every_s=None,
             page_silent=False,
-            events=events_begun_in(run, longest.from_s - TICK_S),
+            events=events_begun_by(run, longest.from_s),
             mark=mark_before(run, longest.from_s - TICK_S),
         )
     ]

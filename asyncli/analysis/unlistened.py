@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from asyncli.analysis.constants import MISSED_S
-from asyncli.analysis.event_times import events_begun_in
+from asyncli.analysis.event_times import events_begun_by
 from asyncli.findings.event_words import EventWords
 from asyncli.findings.losses import listener_gone
 from asyncli.model.metrics import SERVER_LISTENERS, SERVER_LISTENERS_BACKLOG
@@ -44,7 +44,7 @@ def unlistened(run: Run) -> list[Unlistened]:
         end_s = run.stop_s if until_s is None else until_s
         held = _held_since(run, from_s)
         if end_s - from_s >= MISSED_S and held and not _any_opened(run, from_s, last_s):
-            events = events_begun_in(run, from_s - TICK_S)
+            events = events_begun_by(run, from_s)
             absences.append(Unlistened(from_s, until_s, held, events))
     return absences
 

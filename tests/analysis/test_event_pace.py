@@ -8,7 +8,7 @@ from test_storm_pace import stormed
 
 from asyncli.analysis.event_pace import EventPace
 from asyncli.analysis.losses.loss_findings import listen_queue
-from asyncli.analysis.standstill import drops_meanwhile, standstills, stood_still
+from asyncli.analysis.standstill import drops_meanwhile, longest_by_event, standstills, stood_still
 from asyncli.analysis.storm_forecast import forecast
 from asyncli.analysis.storm_pace import Pace, measured_pace
 from asyncli.core.histogram import Histogram
@@ -204,6 +204,18 @@ def test_a_standstill_ends_where_somebody_was_served_or_nobody_came(why: str) ->
     assert len(spans) == 2
     assert spans[0].to_s < left.t_s <= spans[1].from_s
     assert spans[0].from_s == pytest.approx(at_s, abs=1.5)
+
+
+@pytest.mark.parametrize(("later_s", "numbers"), [(-0.3, [1]), (0.02, [1]), (0.4, [1]), (0.8, [])])
+def test_a_reading_that_was_asked_for_just_before_an_event_shows_what_it_did(later_s: float, numbers: list[int]) -> None:
+    """It takes a moment, on a busy host up to half a second: before a command of the plan everything is read."""
+    run = with_a_standstill(short_queue(), 12.0, stopped=True)
+    [span] = standstills(run)
+    run.events[0] = msgspec.structs.replace(run.events[0], at_s=span.from_s + later_s)
+    run = msgspec.structs.replace(run)
+    [told] = stood_still(run)
+    assert [event["number"] for event in told.fields["events"]] == numbers
+    assert longest_by_event(run) == dict.fromkeys(numbers, span.lasted_s)
 
 
 def test_two_stops_by_a_signal_are_two_standstills() -> None:

@@ -109,6 +109,59 @@ def test_in_a_full_queue_those_wait_whose_connects_were_granted(granted: int, wa
     assert told.received == received
 
 
+def in_step(phase_s: float, *, accepted: float = 0.0, waiting: float = 0.0, still: float = 0.0) -> Run:
+    """A storm ends all of 200 clients, who connect half a second later, give up after a second, and so on, all at one moment; asyncli's
+    seconds end ``phase_s`` after the readings. ``accepted``, ``waiting``: the shares that the server's program had, and its listen queue.
+    ``still``: for so long a worker of asyncli stands still, and nobody stands meanwhile."""
+
+    begun_s = int(AT_S) + phase_s
+    still_from_s = begun_s + 4.6
+
+    def stand(at_s: float) -> bool:
+        since_s = at_s - begun_s - 0.5
+        return since_s >= 0 and since_s % 1.5 < 1.0 and not still_from_s <= at_s < still_from_s + still
+
+    ticks, samples = [], []
+    stood_at_s = begun_s
+    for second in range(6, 40):
+        t_s = second + phase_s
+        # What a second has is told at its end, or once the worker goes on.
+        is_late = still_from_s <= t_s - 0.001 < still_from_s + still
+        told_at_s = still_from_s + still if is_late else t_s - 0.001
+        stands = stand(told_at_s)
+        tick = Tick(second=second, held=0 if t_s > begun_s else CLIENTS, connecting=CLIENTS * stands, workers=1)
+        tick.longest_turn_s = still if is_late else 0.0
+        # They came in this second if there was an instant in it when none stood.
+        came = any(not stand(stood_at_s + part * (told_at_s - stood_at_s) / 20) for part in range(20))
+        tick.started = CLIENTS * (stands and came)
+        stood_at_s = told_at_s
+        if second == int(AT_S) + 1:
+            tick.events[1] = EventCounts(chosen=CLIENTS, ended=CLIENTS)
+        if second == int(AT_S) + 8:
+            tick.events[1] = EventCounts(attempts=IN_VAIN, opened=IN_VAIN, phantoms=IN_VAIN, in_vain=IN_VAIN, acknowledged=IN_VAIN)
+        ticks.append((t_s, tick))
+    for second in range(40):
+        ours = CLIENTS * float(stand(float(second)))
+        held = float(CLIENTS) if 6 <= second <= begun_s else 0.0
+        values = {metrics.SERVER_SOCKETS: held + accepted * ours, metrics.SERVER_SOCKETS_WAITING: waiting * ours, metrics.SERVER_LISTENERS_DROPPED: 0.0}
+        samples.append(Sample(float(second), values))
+    return held_run(ticks, samples, "storm", "storm")
+
+
+@pytest.mark.parametrize("phase_s", [0.12, 0.3, 0.45, 0.6, 0.7, 0.88])
+@pytest.mark.parametrize("still", [0.0, 1.4])
+@pytest.mark.parametrize(
+    ("accepted", "waiting", "received"),
+    [(1.0, 0.0, "accepted"), (0.0, 1.0, "waiting"), (0.5, 0.0, "acknowledged"), (0.0, 0.5, "acknowledged"), (0.0, 0.0, "acknowledged")],
+)
+def test_clients_in_step_stand_or_none_does(phase_s: float, still: float, accepted: float, waiting: float, received: str) -> None:
+    run = in_step(phase_s, accepted=accepted, waiting=waiting, still=still)
+    [window] = run.event_windows.values()
+    told = in_vain(run, window, run.counts_of_event(1))
+    assert told is not None
+    assert told.received == received
+
+
 def test_of_none_in_vain_nothing_is_told() -> None:
     run = muted(of_all)
     [window] = run.event_windows.values()

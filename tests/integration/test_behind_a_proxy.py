@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import fault_table
 import pytest
-from programs import Program, held, recorded, report
+from programs import Program, held, recorded, report, was_late
 from provoked import an_nginx
 
 from asyncli.lab.nginx import LabNginx
@@ -105,9 +105,9 @@ def test_one_of_two_backends_is_killed(tmp_path: Path) -> None:
     assert diagnosed(summary) == {"backend_ended": N // 2}
     assert all(not one["certain"] for one in summary["diagnoses"])
     fault_table.require_as_written("test_one_of_two_backends_is_killed", summary)
-    # The remedy is that of the diagnosis: it points at no other finding.
+    # The remedy is that of the diagnosis: it points at no other finding, but at asyncli's own lateness where it was late.
     (instead,) = (one for one in summary["findings"] if one["code"] == "gave_way")
-    assert instead["remedy"] in {one["remedy"] for one in summary["diagnoses"]}
+    assert instead["remedy"] in {one["remedy"] for one in summary["diagnoses"]} or (was_late(summary) and instead["fields"]["side"] == "host")
     # HAProxy counts no requests in mode tcp: that count is unknown, the others are compared.
     counts = summary["reconciliation"]
     assert (counts["requests_delta"], counts["accepts_delta"]) == (None, N)

@@ -20,7 +20,7 @@ import psutil
 import pytest
 from memory_groups import own_group
 from namespaces import SERVER, Cable
-from programs import DEADLINE_S, Program, report, serving, serving_by
+from programs import DEADLINE_S, Program, report, serving, serving_by, was_late
 
 from asyncli.analysis.bottleneck import RELOADED
 from asyncli.analysis.capacity import Bracket, Search
@@ -134,10 +134,12 @@ def test_the_slots_of_an_nginx_are_found_to_the_resolution(tmp_path: Path, start
     assert (found["forecast"]["name"], found["forecast"]["agrees"]) == ("worker_connections", True)
     assert "FOUND  " in done.out
     # Each step is a run that is whole, and says of itself what the table says.
-    verdicts = {"held": "passed", "failed": "failed"}
+    verdicts = {"held": "passed", "failed": "failed", "ours": "invalid"}
     for step in found["steps"]:
         one = report(tmp_path / "steps", step["run_file"])
-        assert (one["run"]["complete"], one["run"]["verdict"]) == (True, verdicts[step["outcome"]])
+        assert one["run"]["complete"] is True
+        # A certain limit of the server counts, however late asyncli was.
+        assert one["run"]["verdict"] == ("invalid" if was_late(one) else verdicts[step["outcome"]])
         assert one["connections"]["requested"] == step["asked"]
 
 
@@ -239,7 +241,9 @@ def test_one_ctrl_c_drains_and_tells_what_is_known(tmp_path: Path, nginx: LabNgi
         program.until_gone()
     assert done.status == 99, done
     assert "STOPPED  " in done.out
-    assert report(tmp_path / "steps", "01-50.db")["run"]["verdict"] == "passed"
+    first = report(tmp_path / "steps", "01-50.db")
+    # One that was late is tried again.
+    assert first["run"]["verdict"] == ("invalid" if was_late(first) else "passed")
 
 
 @pytest.mark.nginx
@@ -355,7 +359,8 @@ async def test_a_limit_on_connects_in_a_time_is_no_capacity(tmp_path: Path, rule
     assert found.pace is not None, words(found)
     assert (found.verdict, found.pace.limits, found.bracket.failed) == ("stopped", "connects_in_a_time", None), words(found)
     # The same count at the first pace, at the slower one, and at the first one again.
-    first, slower, again = [one for one in found.steps if one.asked == found.pace.asked][-3:]
+    # On a busy host one that was late is tried again.
+    first, slower, again = [one for one in found.steps if one.asked == found.pace.asked and one.outcome != "ours"][-3:]
     assert [(one.outcome, one.slower_ramp) for one in (first, slower, again)] == [("failed", False), ("held", True), ("failed", False)]
     assert found.bracket.held >= slower.held == slower.asked > 100 > slower.ramp_per_s
     assert [one.code for one in found.gave_way] == ["connect_rate"]

@@ -19,7 +19,23 @@ from typing import Any
 
 import fault_table
 import pytest
-from programs import OK, SHORT, Program, Server, answered, codes, held, here, recorded, report, serving, speaking, until
+from programs import (
+    OK,
+    SHORT,
+    Program,
+    Server,
+    answered,
+    codes,
+    held,
+    here,
+    recorded,
+    report,
+    require_whole,
+    serving,
+    speaking,
+    until,
+    was_late,
+)
 
 N = 100
 
@@ -28,6 +44,18 @@ def waiting(folder: Path) -> int:
     """Heartbeats that waited for an answer at the last second on record."""
     seen = recorded(folder / "run.db")
     return seen.ticks[-1][1].awaiting if seen is not None and seen.ticks else 0
+
+
+def most_waiting(folder: Path) -> int:
+    """The most heartbeats that waited for an answer at any second on record."""
+    seen = recorded(folder / "run.db")
+    return max((tick.awaiting for _, tick in seen.ticks), default=0) if seen is not None else 0
+
+
+def lost(folder: Path) -> int:
+    """The connections lost until the last second on record."""
+    seen = recorded(folder / "run.db")
+    return sum(tick.lost for _, tick in seen.ticks) if seen is not None else 0
 
 
 def as_written(summary: dict[str, Any], name: str) -> dict[str, Any]:
@@ -85,10 +113,13 @@ def test_a_listener_that_accepts_none_or_some_of_those_that_only_listen(tmp_path
     summary = report(tmp_path, "run.db")
     assert (summary["connections"]["opened"], summary["connections"]["lost"]) == (N, 0)
     told = [finding["evidence"] for finding in summary["findings"] if finding["code"] == "not_accepted"]
-    assert (done.status, len(told)) == {0: (3, 1), N // 2: (99, 1), N: (0, 0)}[accepts]
+    assert len(told) == (1 if accepts < N else 0)
     if accepts == 0:
+        # Nothing is known of a server that nobody has seen to accept, however late asyncli was.
+        assert done.status == 3
         fault_table.require_as_written("test_a_listener_that_accepts_none_or_some_of_those_that_only_listen", summary)
     else:
+        require_whole(done.status, summary, 99 if accepts < N else 0)
         assert summary["connections"]["held"] == accepts
     if 0 < accepts < N and not unix:
         said = here(tmp_path, "report", "run.db").out.split("\n\n")[1]
@@ -100,7 +131,7 @@ def test_a_server_that_accepts_a_part(tmp_path: Path) -> None:
         done = here(tmp_path, "soak", server.url, *SHORT, "-c", str(N), "--hold", "1", "--timeout", "5", "--no-reopen", "--out", "run.db", "--quiet")
     summary = report(tmp_path, "run.db")
     counts = as_written(summary, "test_a_server_that_accepts_a_part")
-    assert done.status == 99
+    require_whole(done.status, summary, 99)
     assert (counts["held"], counts["lost"], counts["deaths"]) == (N // 2, N // 2, {"heartbeat_timeout": N // 2})
 
 
@@ -118,32 +149,41 @@ def test_a_server_that_accepts_all_and_answers_a_part(tmp_path: Path) -> None:
         done = here(tmp_path, "soak", f"http://{address}/", *SHORT, *asked)
     summary = report(tmp_path, "run.db")
     counts = as_written(summary, "test_a_server_that_accepts_all_and_answers_a_part")
-    assert (done.status, counts["held"], counts["deaths"]) == (99, N // 2, {"heartbeat_timeout": N // 2})
+    require_whole(done.status, summary, 99)
+    assert (counts["held"], counts["deaths"]) == (N // 2, {"heartbeat_timeout": N // 2})
 
 
 def test_a_server_that_answers_with_errors_from_some_request_on(tmp_path: Path) -> None:
-    busy, suites, found = b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n", [], []
-    for number, more in enumerate(((), ("--fail-if", "heartbeats.by_status.503 > 100%"), ("--fail-if", "heartbeats.by_status.503 > 1%"))):
+    busy = b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n"
+    limits: dict[tuple[str, ...], tuple[int, tuple[str, str, str]]] = {
+        (): (99, ("1", "1", "0")),
+        ("--fail-if", "heartbeats.by_status.503 > 100%"): (0, ("2", "0", "0")),
+        ("--fail-if", "heartbeats.by_status.503 > 1%"): (99, ("2", "1", "1")),
+    }
+    for number, (more, (status, cases)) in enumerate(limits.items()):
         with serving(lambda request: OK if request <= N else busy) as server:
             done = here(
                 tmp_path, "soak", server.url, *SHORT, "-c", str(N), "--hold", "1", "--out", f"{number}.db", "--junit", "-", "--quiet", *more
             )
-        found.append((done.status, report(tmp_path, f"{number}.db")))
+        summary = report(tmp_path, f"{number}.db")
+        require_whole(done.status, summary, status)
         suite = ET.fromstring(done.out)
-        suites.append((suite.get("tests"), suite.get("failures"), suite.get("skipped")))
-    assert [status for status, _ in found] == [99, 0, 99]
-    assert suites == [("1", "1", "0"), ("2", "0", "0"), ("2", "1", "1")]
-    assert as_written(found[0][1], "test_a_server_that_answers_with_errors_from_some_request_on")["lost"] == 0
+        # The case of an invalid run is an error, whatever its limits say.
+        assert was_late(summary) or (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == cases
+        if not more:
+            assert as_written(summary, "test_a_server_that_answers_with_errors_from_some_request_on")["lost"] == 0
 
 
 def test_a_server_that_answers_no_more(tmp_path: Path) -> None:
     limit = "heartbeats.latency_ms.max > 1500"
     with serving() as server, soaking(tmp_path, server, "--timeout", "4", "--no-reopen", "--fail-if", limit):
         server.deaf = True
-        until(lambda: waiting(tmp_path) == N, "every heartbeat waits")
+        # At any second on record: two seconds later the first have waited out their time, and this process may look seldomer.
+        until(lambda: most_waiting(tmp_path) == N, "every heartbeat waits")
     summary = report(tmp_path, "run.db")
     counts = as_written(summary, "test_a_server_that_answers_no_more")
-    assert (summary["run"]["verdict"], counts["held"], counts["lost"]) == ("failed", 0, N)
+    verdict = "invalid" if was_late(summary) else "failed"
+    assert (summary["run"]["verdict"], counts["held"], counts["lost"]) == (verdict, 0, N)
     assert {"limit_crossed", "lost_heartbeat_timeout"} <= codes(summary)
     beats = summary["heartbeats"]
     assert beats["sent"] == beats["answered"] + beats["failed"]
@@ -253,12 +293,16 @@ def test_a_server_that_drains_has_kept_connections_alive(tmp_path: Path) -> None
                     break
         writer.close()
 
-    asked = [*SHORT[:4], "-c", "50", "-k", "4", "--hold", "10", "--no-reopen", "--out", "run.db"]
+    asked = [*SHORT[:4], "-c", "50", "-k", "4", "--hold", "forever", "--no-reopen", "--out", "run.db"]
     with speaking(client) as address, Program(tmp_path, "soak", f"http://{address}/", *asked) as program:
         program.until_phase("hold")
         ends_s = time.monotonic() + 5
-        assert program.wait().status == 99
+        # Each comes to its last heartbeat in four seconds, or later on a busy host.
+        program.until(lambda: lost(tmp_path) == 50, "the server has ended all")
+        program.signal()
+        status = program.wait().status
     summary = report(tmp_path, "run.db")
+    require_whole(status, summary, 99)
     assert summary["connections"]["deaths"] == {"closed_announced": 50}
     assert "keepalive_off" not in {diagnosis["code"] for diagnosis in summary["diagnoses"]}
     as_written(summary, "test_a_server_that_drains_has_kept_connections_alive")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import fault_table
 import pytest
-from programs import SHORT, Program, codes, held, recorded, report, told, until
+from programs import SHORT, Program, codes, held, longest_delay_s, recorded, report, require_whole, told, until
 
 from asyncli.lab.child import group_alive
 from asyncli.lab.nginx import LabNginx
@@ -97,7 +97,7 @@ def test_who_is_away_in_a_storm_goes_with_a_worker_that_is_killed(tmp_path: Path
     [event] = summary["events"]
     assert (event["ended"], event["lost_with_worker"], event["not_back"]) == (200, 100, 0)
     # Of the others nothing is known.
-    assert event["back"]["p50_s"] == pytest.approx(5.0, abs=1.0)
+    assert 4.0 < event["back"]["p50_s"] < 6.0 + longest_delay_s(recorded(tmp_path / "run.db"))
     assert event["back"]["all_s"] is None
     assert "worker_lost" in codes(summary)
 
@@ -119,7 +119,8 @@ def test_the_original_usage_holds_until_one_signal_drains_reports_and_passes(tmp
         done = program.wait()
         program.until_gone()
     summary = report(tmp_path, "run.db")
-    assert (done.status, done.err, summary["run"]["complete"], summary["plan"]["hold_s"]) == (0, "", True, None)
+    require_whole(done.status, summary)
+    assert (done.err, summary["run"]["complete"], summary["plan"]["hold_s"]) == ("", True, None)
     assert [phase["name"] for phase in summary["run"]["phases"]] == ["baseline", "ramp", "hold", "drain", "residue"]
     # A signal is how a hold without end was meant to end.
     assert "stopped_by_user" not in codes(summary)
