@@ -191,8 +191,9 @@ def test_a_program_that_ended_before_the_first_connect_is_not_the_server(tmp_pat
 def test_several_programs_share_the_servers_port(tmp_path: Path) -> None:
     server = SharedPort(workers=1)
     with sharing_its_port(server):
-        # Reading the host's sockets takes some ms: the budget of a run of seconds has few readings.
-        asked = ("-c", "50", "--ramp", "50/s", "-k", "2", "--hold", "6s", "--timeout", "2s", "--baseline", "1s", "--residue", "0.2")
+        # Reading the host's sockets takes some ms: the budget of a run of seconds has few readings. One must come while all of them wait, also
+        # where asyncli stands still for two seconds.
+        asked = ("-c", "50", "--ramp", "50/s", "-k", "2", "--hold", "8s", "--timeout", "4s", "--baseline", "1s", "--residue", "0.2")
         with Program(tmp_path, "soak", f"http://127.0.0.1:{server.port}/", *asked, "--out", "run.db") as program:
             done = program.wait()
         summary = require_done(tmp_path, done, 99)

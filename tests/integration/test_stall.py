@@ -87,7 +87,8 @@ def require_late_answers(folder: Path, summary: dict[str, Any], *, counts_beats:
     assert event["back"]["all_s"] < 2.0 + stood_still_s(folder)
     heartbeats = summary["heartbeats"]
     if counts_beats:
-        assert heartbeats["sent"] == heartbeats["answered"] > 100
+        # More than two of each, however long asyncli itself stood still.
+        assert heartbeats["sent"] == heartbeats["answered"] > 40
         assert event["waited_bytes"] > 0
     return dict(event)
 
