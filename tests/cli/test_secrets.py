@@ -254,7 +254,7 @@ def test_run_without_headers_has_ordinary_permissions(tmp_path: Path) -> None:
 def test_headers_from_file_and_environment(tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "headers").write_text(f"{HEADER}\r\n\nX-B: 2\n")
     monkeypatch.setenv("ASYNCLI_HEADERS", "X-C: 3\nX-D: 4")
-    how = (*SHORT, "--hold", "0.1s") if command == "soak" else ("-d", "0.2s")
+    how = (*SHORT, "--hold", "0.1s") if command == "soak" else ("-n", "5")
     with serving() as server:
         arguments = (command, server.url, "-c", "1", *how, "--header", "X-A: 1", "--header-file", "headers", "--json", "-")
         done = here(tmp_path, *arguments)
