@@ -241,7 +241,14 @@ def ports_or_descriptors_ran_out(case: Case) -> Judgement | None:
 
 
 def connects_failed_in_a_late_ramp(case: Case) -> Judgement | None:
+    """Some of those who are missing at the end may never have been held. A loss without a limit is
+    the server's, however late the ramp was: nobody can come back to a server that has ended.
+    """
     if not case.is_short or not case.late_ramp or not case.whole.failures:
+        return None
+    if case.lost_by_server and not case.has_limit_on(LOST):
+        return None
+    if case.asked - case.held <= case.lost_by_server:
         return None
     reason = verdicts.failed_in_late_ramp(case.failed_connects, case.held, case.asked)
     return Judgement("invalid", reason)

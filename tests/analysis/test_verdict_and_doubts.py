@@ -17,7 +17,7 @@ from asyncli.analysis.losses.attribution import Diagnosis, diagnose
 from asyncli.analysis.saturation import achieved_per_s, has_late_ramp, is_saturated, saturation
 from asyncli.analysis.shared_host import cpus_taken, other_sockets
 from asyncli.analysis.totals import Totals, Unaccounted, fold
-from asyncli.analysis.verdict import RULES, Case, Judgement
+from asyncli.analysis.verdict import LOST, RULES, Case, Judgement
 from asyncli.analysis.verdict import judge as judge_case
 from asyncli.core.histogram import Histogram
 from asyncli.core.life import DEATHS, FAILURES
@@ -237,6 +237,19 @@ def test_what_failed_in_a_late_ramp_may_be_asynclis() -> None:
     # What was held was held.
     for of, verdict in ((totals(100, 100), "passed"), (totals(100, 100, None, {"refused": 3}), "passed"), (totals(90, 100, {"reset": 10}), "failed")):
         assert judge(PLAN, of, saturated=False, late_ramp=True, complete=True).verdict == verdict
+
+
+def test_what_a_server_lost_is_its_own_however_late_the_ramp_was() -> None:
+    """Of a server that ended in the hold each later connect is refused."""
+    ended = totals(0, 100, {"closed_idle": 100}, {"refused": 900})
+    some_allowed = totals(58, 60, {"reset": 2}, {"refused": 40})
+    for late_ramp in (False, True):
+        assert judge(PLAN, ended, saturated=False, late_ramp=late_ramp, complete=True).why == verdicts.connections_lost(100, 100)
+        found = judge(PLAN, ended, saturated=False, late_ramp=late_ramp, complete=True, limited=[LOST])
+        assert (found.verdict, found.why) == ("failed", verdicts.fewer_held(0, 100))
+        # Where losses are allowed, those who were never held are what is missing.
+        found = judge(PLAN, some_allowed, saturated=False, late_ramp=late_ramp, complete=True, limited=[LOST])
+        assert found.verdict == ("invalid" if late_ramp else "failed")
 
 
 def test_a_lack_of_cpu_in_the_ramp_is_no_limit_of_the_hold() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from programs import SHORT, Program, held, here, report
+from programs import SHORT, Program, held, here, report, require_whole
 from rich.console import Console
 from synthetic_run import a_run
 
@@ -48,7 +48,7 @@ def test_a_running_soak_is_marked_from_outside(tmp_path: Path) -> None:
         with Program(tmp_path, "watch", "run.db", "--log-json", name="watch") as watch:
             watch.until(lambda: SECOND in watch.out, "watch shows it")
             program.signal()
-            assert program.wait().status == 0
+            require_whole(program.wait().status, report(tmp_path, "run.db"))
             said = [json.loads(line) for line in watch.wait().out.splitlines()]
     recorded = read_run(tmp_path / "run.db")
     first, second = recorded.events

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from made_runs import KINDS, with_deaths
-from programs import SHORT, Done, done_of, here, serving
+from programs import SHORT, Done, done_of, here, require_done, serving
 from recording import write_run
 
 from asyncli.cli.main import run as run_here
@@ -57,7 +57,8 @@ def test_soak_writes_its_page_at_the_end(tmp_path: Path) -> None:
     with serving() as server:
         asked = ("-c", "10", *SHORT, "--hold", "1s", "--out", "run.db", "--html", "page.html", "--quiet")
         done = here(tmp_path, "soak", server.url, *asked)
-    assert (done.status, done.err, done.out.count("\n")) == (0, "", 1)
+    require_done(tmp_path, done)
+    assert done.out.count("\n") == 1
     again = here(tmp_path, "report", "run.db", "--html", "again.html")
     assert (again.status, again.out) == (0, "again.html\n")
     assert (tmp_path / "again.html").read_text(encoding="utf-8") == (tmp_path / "page.html").read_text(encoding="utf-8")

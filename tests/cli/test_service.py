@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from programs import Program, codes, report, serving
+from programs import Program, codes, report, require_whole, serving
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
 SERVICE = (CONFIGS / "asyncli-soak.service").read_text(encoding="utf-8")
@@ -54,7 +54,7 @@ def test_unit_command_runs_and_its_stop_drains_and_reports(tmp_path: Path) -> No
             program.signal(getattr(signal, setting("KillSignal")))
             done = program.wait()
             program.until_gone()
-    assert done.status == 0
+    require_whole(done.status, report(tmp_path, path))
     assert path.name in done.err
     log = [json.loads(line) for line in done.out.splitlines()]
     assert any(line["event"] == "finding" and line["code"] == "hold_until" for line in log)

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from programs import SHORT, Program, held, here, serving
+from programs import SHORT, Program, held, here, report, require_whole, serving
 from recording import new_run, write_run
 from synthetic_run import a_run
 
@@ -28,17 +28,20 @@ def test_json_log_status_line_on_a_signal_and_on_finish(tmp_path: Path) -> None:
         done = program.wait()
         program.until_gone()
     # A failed command is reported and does not change the status.
-    assert (done.status, "status 7" in done.err) == (0, True)
+    summary = report(tmp_path, "run.db")
+    require_whole(done.status, summary)
+    assert "status 7" in done.err
+    verdict = summary["run"]["verdict"]
     lines = [json.loads(line) for line in done.out.splitlines()]
     assert {line["event"] for line in lines} >= {"phase", "status"}
     # The report is on standard error, the JSON log with the verdict on standard output.
-    assert "\nPASSED " in f"\n{done.err}"
-    assert (lines[-1]["event"], lines[-1]["verdict"], lines[-1]["status"], lines[-1]["run"]) == ("end", "passed", 0, "run.db")
+    assert f"\n{verdict.upper()} " in f"\n{done.err}"
+    assert (lines[-1]["event"], lines[-1]["verdict"], lines[-1]["status"], lines[-1]["run"]) == ("end", verdict, done.status, "run.db")
     phases = [line["phase"] for line in lines if line["event"] == "phase"]
     assert phases[-3:] == ["hold", "drain", "residue"]
     assert all({"time", "t_s", "event", "phase"} <= line.keys() for line in lines)
     assert next(line for line in lines if line["event"] == "status")["asked"] == 50
-    assert (tmp_path / "said").read_text() == "passed 0\nrun.db\n"
+    assert (tmp_path / "said").read_text() == f"{verdict} {done.status}\nrun.db\n"
     assert json.loads((tmp_path / "summary.json").read_text())["connections"]["held"] == 50
 
 
@@ -67,13 +70,13 @@ def test_watch_follows_a_run_and_ends_by_ctrl_c_or_with_it(tmp_path: Path) -> No
         with Program(tmp_path, "watch", "run.db", name="watch") as watch:
             watch.until(lambda: "held 50 of 50" in watch.out, "it shows it")
             program.signal(signal.SIGINT)
-            assert program.wait().status == 0
+            require_whole(program.wait().status, report(tmp_path, "run.db"))
             assert watch.wait().status == 0
     assert here(tmp_path, "watch", "run.db", "--once").status == 0
     # The events with their own times, and no status: the run is over.
     assert " left" not in here(tmp_path, "watch", "run.db").out
     lines = [json.loads(line) for line in here(tmp_path, "watch", "run.db", "--log-json").out.splitlines()]
-    assert [line["verdict"] for line in lines if line["event"] == "end"] == ["passed"]
+    assert [line["verdict"] for line in lines if line["event"] == "end"] == [report(tmp_path, "run.db")["run"]["verdict"]]
     assert "status" not in {line["event"] for line in lines}
     recorded = read_run(tmp_path / "run.db")
     told = [line["t_s"] for line in lines if line["event"] == "finding"]
@@ -96,7 +99,7 @@ def test_too_little_memory_for_the_report_is_refused_before_the_run(tmp_path: Pa
     if done.status == 2:
         assert ("ulimit -v" in done.err, len(done.err.splitlines()), list(tmp_path.glob("run.*"))) == (True, 1, [])
     else:
-        assert json.loads((tmp_path / "run.json").read_text())["run"]["verdict"] == "passed"
+        require_whole(done.status, json.loads((tmp_path / "run.json").read_text()))
         assert kilobytes > 200_000
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from contract import RUNTIME, document
-from programs import here, recorded
+from programs import here, recorded, require_whole
 
 _SERVER = """
 const server = require('http').createServer((_, answer) => answer.end('ok'));
@@ -35,9 +35,9 @@ def test_a_soak_of_node_names_it(node_port: str, tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{node_port}/"
     pace = ["--ramp", "50/s", "--hold", "6", "--baseline", "2", "--residue", "0.2"]
     done = here(tmp_path, "soak", url, "-c", "300", "-k", "4", *pace, "--out", "run.db")
-    assert done.status == 0, done
     run = recorded(tmp_path / "run.db")
     summary = document(run)
+    require_whole(done.status, summary)
     runtime = summary["server"]["runtime"]
     assert set(runtime) == RUNTIME
     assert runtime["kind"] == "node"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from programs import here, report, serving_by
+from programs import here, report, require_whole, serving_by
 
 ROW = 'myapp_ws_open{pool="a"}'
 
@@ -14,8 +14,8 @@ def test_the_gauge_of_an_unknown_program_is_found(tmp_path: Path) -> None:
         url = f"http://127.0.0.1:{port}/"
         phases = ("--baseline", "3s", "--ramp", "20/s", "--hold", "6s", "--residue", "2s")
         done = here(tmp_path, "soak", url, "-c", "200", *phases, "-k", "4", "--server-metrics", f"{url}metrics", "--out", "run.db")
-    assert done.status == 0, done.err
     summary = report(tmp_path, "run.db")
+    require_whole(done.status, summary)
     counts = summary["reconciliation"]
     assert counts["source"] == {"url": f"{url}metrics", "metric": ROW}
     assert (counts["agrees"], counts["client_held"], counts["server_active"], counts["divergences"]) == (True, 200, 200, [])
@@ -31,6 +31,7 @@ def test_the_flag_that_the_finding_gives_names_the_same_count(tmp_path: Path) ->
         url = f"http://127.0.0.1:{port}/"
         phases = ("--baseline", "1s", "--ramp", "100/s", "--hold", "2s", "--residue", "1s", "--metrics-map", f"active={ROW}")
         done = here(tmp_path, "soak", url, "-c", "200", *phases, "-k", "4", "--server-metrics", f"{url}metrics", "--out", "run.db")
-    assert done.status == 0, done.err
-    counts = report(tmp_path, "run.db")["reconciliation"]
+    summary = report(tmp_path, "run.db")
+    require_whole(done.status, summary)
+    counts = summary["reconciliation"]
     assert (counts["agrees"], counts["server_active"]) == (True, 200)

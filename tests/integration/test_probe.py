@@ -100,7 +100,7 @@ def test_what_check_says_of_answers_that_are_not_what_it_waits_for(tmp_path: Pat
         with speaking(client) as at:
             return here(tmp_path, "check", "--probe", "-c", "5", *words, f"{scheme}://{at}/")
 
-    done = probed(of_websocket, "ws", "--ws-message", "ping", "--timeout", "0.5")
+    done = probed(of_websocket, "ws", "--ws-message", "ping", "--timeout", "2")
     assert (done.status, "b'pong'" in done.err, "--ws-message" in done.err) == (2, True, True), done
     done = probed(cut, "http", "--method", "GET")
     assert (done.status, CUT_ANSWER in done.err) == (2, True), done

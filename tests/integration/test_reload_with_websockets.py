@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from programs import report, run
+from programs import report, require_whole, run, stood_still_s
 from proxying_nginx import nginx_before
 
 from asyncli.lab import choose
@@ -42,13 +42,13 @@ def _soak(folder: Path, backend: int) -> Any:
 async def test_what_earlier_workers_hold_on_to_is_no_loss(tmp_path: Path) -> None:
     async with choose("websockets", connections=100) as backend:
         done = await asyncio.to_thread(_soak, tmp_path, backend.port)
-    assert done.status == 0, done
     summary = report(tmp_path, "run.db")
+    require_whole(done.status, summary)
     connections = summary["connections"]
     assert (connections["held"], connections["lost"], connections["reopened"]) == (50, 0, 0)
     [event] = summary["events"]
     assert (event["ended"], event["not_back"]) == (50, 0)
     assert 5.0 < event["closed_after"]["p50_s"] < event["back"]["all_s"] < 10.0
-    # Each came back within a second of its own end, on a busy machine a little later.
+    # Each came back within a second of its own end, and later if asyncli stood still.
     assert (event["clients"], event["ended_repeatedly"]) == (50, 0)
-    assert 0 < event["away"]["p50_s"] < event["away"]["max_s"] < 3.0
+    assert 0 < event["away"]["p50_s"] < event["away"]["max_s"] < 3.0 + stood_still_s(tmp_path)

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from contract import document
-from programs import Program, alive, codes, held, here, recorded, report, told, until
+from programs import DEADLINE_S, Program, alive, codes, held, here, recorded, report, require_done, told, until
 
 from asyncli.lab.nginx import LabNginx
 from asyncli.store.reader import read_run
@@ -58,7 +58,8 @@ def counted(summary: dict[str, Any], awaiting: int = 0) -> None:
 
 
 def test_a_run_that_was_cut_off_in_its_hold_is_gone_on_with(tmp_path: Path, nginx: LabNginx) -> None:
-    with soak(tmp_path, nginx, "--hold", "8", "--json", "first.json") as program:
+    # Long enough that it is killed in its hold, however late that is.
+    with soak(tmp_path, nginx, "--hold", "12", "--json", "first.json") as program:
         until_held(program, tmp_path, 5)
         program.signal(signal.SIGKILL)
         program.until_gone()
@@ -79,13 +80,15 @@ def test_a_run_that_was_cut_off_in_its_hold_is_gone_on_with(tmp_path: Path, ngin
     assert gap.start_s == pytest.approx(max(first.ticks[-1][0], first.samples[-1].t_s), abs=0.01)
     held_s = (hold.end_s - hold.start_s) - (gap.end_s - gap.start_s)
     # A busy machine ends it seconds late; a second whole hold would last five more.
-    assert 7 < held_s < 12
+    assert 11 < held_s < 16
     summary = report(tmp_path, "run.db")
     assert summary["run"]["gaps"] == [{"start_s": gap.start_s, "end_s": gap.end_s}]
     assert summary["connections"]["deaths"] == {"generator_lost": MANY}
     assert (summary["connections"]["held"], summary["connections"]["opened"], summary["connections"]["reopened"]) == (MANY, 2 * MANY, MANY)
     counted(summary)
-    assert summary["ramp"]["achieved_per_s"] == pytest.approx(500, rel=0.25)
+    # As planned, but for what asyncli was late: the interruption is no part of it.
+    late_s = summary["ramp"]["lateness_ms"]["p50"] / 1e3
+    assert 0.75 * MANY / (0.6 + late_s) < summary["ramp"]["achieved_per_s"] < 625
     assert summary["run"]["verdict"] == "invalid"
     assert {"resumed", "held_again"} <= codes(summary)
     # What was lost is on every line.
@@ -123,20 +126,20 @@ def test_a_run_that_is_stopped_before_all_are_held_again_can_be_resumed_once_mor
         program.until(lambda: [one for one in recorded(tmp_path / "run.db").gaps if one.end_s is not None], "it holds on")
         # An hour of it was the interruption.
         program.until(lambda: held(tmp_path) == MANY, "all are held")
-        assert " 9 min 5" in here(tmp_path, "watch", "run.db", "--once").out
+        assert " 9 min " in here(tmp_path, "watch", "run.db", "--once").out
         program.signal()
         done = program.wait()
         program.until_gone()
-    assert (done.status, done.err) == (0, "")
-    counted(report(tmp_path, "run.db"))
+    counted(require_done(tmp_path, done))
 
 
 def test_a_run_whose_server_is_gone_stays_as_it_is_and_another_server_is_described_anew(
     tmp_path: Path, start_nginx: Callable[..., LabNginx]
 ) -> None:
     server = start_nginx()
-    with Program(tmp_path, "soak", server.url, *ASKED, "--hold", "4") as program:
-        until_held(program, tmp_path)
+    # It is killed in its hold, however late that is.
+    with Program(tmp_path, "soak", server.url, *ASKED, "--hold", "8") as program:
+        until_held(program, tmp_path, 1)
         os.kill(program.hosts()[0], signal.SIGKILL)
         done = program.wait()
         program.until_gone()
@@ -186,7 +189,8 @@ def test_a_run_that_had_not_come_to_its_hold_begins_anew(tmp_path: Path, nginx: 
     phases = {one["name"]: one for one in summary["run"]["phases"]}
     (gap,) = summary["run"]["gaps"]
     assert gap["end_s"] <= phases["baseline"]["start_s"] < phases["ramp"]["start_s"] < phases["hold"]["start_s"]
-    assert phases["ramp"]["end_s"] - phases["ramp"]["start_s"] == pytest.approx(5.9, abs=1)
+    late_s = summary["ramp"]["lateness_ms"]["max"] / 1e3
+    assert 4.9 < phases["ramp"]["end_s"] - phases["ramp"]["start_s"] < 6.9 + late_s
 
 
 def test_a_lost_worker_is_replaced_and_its_connections_are_opened_again(tmp_path: Path, nginx: LabNginx) -> None:
@@ -238,13 +242,14 @@ def test_an_event_is_done_once_though_the_run_was_cut_off_in_it(tmp_path: Path, 
         program.until_gone()
     first = read_run(tmp_path / "run.db")
     done = here(tmp_path, "soak", "--resume", "run.db")
-    assert (done.status, done.err) == (0, "")
+    require_done(tmp_path, done)
     whole = read_run(tmp_path / "run.db")
     assert [one.fields["number"] for one in whole.events] == [1]
     before = [tick.events[1].stalled for _, tick in first.ticks if 1 in tick.events]
     assert sum(tick.events[1].stalled for _, tick in whole.ticks if 1 in tick.events) == sum(before)
     [told_of] = report(tmp_path, "run.db")["events"]
-    assert 0 <= told_of["interrupted_after_s"] < 3
+    # Before its end, however late the kill was.
+    assert 0 <= told_of["interrupted_after_s"] < 9
     if before:
         assert (told_of["stalled"], told_of["lost_with_worker"], told_of["not_back"]) == (60, 60, 0)
     assert "interrupted" in here(tmp_path, "report", "run.db").out
@@ -271,7 +276,7 @@ def metrics_at(program: Program) -> Callable[[], str]:
 
     def text() -> str:
         try:
-            with urllib.request.urlopen(f"{address[0]}metrics", timeout=5) as page:
+            with urllib.request.urlopen(f"{address[0]}metrics", timeout=DEADLINE_S) as page:
                 return page.read().decode()
         except urllib.error.HTTPError:
             return ""

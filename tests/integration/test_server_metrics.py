@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from agents import AnAgent
-from programs import here, report, serving, until
+from programs import here, require_done, serving, until
 
 from asyncli.collect.holders import matching_inodes, socket_holders
 from asyncli.collect.listening import no_listener
@@ -58,8 +58,7 @@ def test_the_counts_of_a_page_of_metrics_agree(tmp_path: Path, *, shared: bool) 
     with a_haproxy(tmp_path, shared=shared) as (url, page):
         asked = ("soak", url, "-c", _CONNECTIONS, "--ramp", "100/s", "--hold", "5s", "--baseline", "3s", "--residue", "1s", "-k", "4")
         done = here(tmp_path, *asked, "--server-metrics", f"{page}?key={SECRET}", "--out", "run.db", "--quiet")
-    assert done.status == 0, done.err
-    summary = report(tmp_path, "run.db")
+    summary = require_done(tmp_path, done)
     counts = summary["reconciliation"]
     assert (counts["agrees"], counts["client_held"], counts["server_active"], counts["accepts_delta"]) == (True, 200, 200, 200)
     assert counts["divergences"] == []
@@ -81,8 +80,7 @@ def test_an_agent_reads_the_page_where_it_is(tmp_path: Path) -> None:
         with AnAgent(tmp_path, "--server-pid", str(pid), "--server-metrics", f"{page}?key={SECRET}") as agent:
             asked = ("soak", url, "-c", _CONNECTIONS, "--ramp", "100/s", "--hold", "5s", "--baseline", "3s", "--residue", "1s", "-k", "4")
             done = here(tmp_path, *asked, "--agent", agent.url, "--out", "run.db", "--quiet")
-    assert done.status == 0, done.err
-    summary = report(tmp_path, "run.db")
+    summary = require_done(tmp_path, done)
     counts = summary["reconciliation"]
     assert (counts["agrees"], counts["server_active"], counts["accepts_delta"], counts["divergences"]) == (True, 200, 200, [])
     assert counts["source"] == {"url": f"{page}?***", "metric": "haproxy_frontend_current_sessions"}

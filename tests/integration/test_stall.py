@@ -11,8 +11,7 @@ from typing import Any
 
 import fault_table
 import pytest
-from contract import document
-from programs import here, recorded, run, serving_by, speaking
+from programs import here, require_done, run, serving_by, speaking, stood_still_s
 from provoked import an_nginx
 
 from asyncli.lab import choose
@@ -75,21 +74,21 @@ asyncio.run(main())
 def stalled(folder: Path, url: str, *asked: str) -> dict[str, Any]:
     """The summary of a soak in which some stall."""
     done = run(folder, "soak", url, *SLOW, *asked, "--out", "run.db")
-    assert done.status == 0, done
-    return document(recorded(folder / "run.db"))
+    return require_done(folder, done)
 
 
-def require_late_answers(summary: dict[str, Any], *, counts_beats: bool = True) -> dict[str, Any]:
-    """All were held, all heartbeats answered; the event of the six that stalled."""
+def require_late_answers(folder: Path, summary: dict[str, Any], *, counts_beats: bool = True) -> dict[str, Any]:
+    """All were held, all heartbeats answered; the event of the six that stalled, of the run in ``folder``."""
     connections = summary["connections"]
     assert (connections["held"], connections["lost"], connections["opened"], connections["failed"]) == (20, 0, 20, 0)
     [event] = summary["events"]
     assert (event["chosen"], event["absent"], event["stalled"], event["resumed"], event["closed"]) == (6, 0, 6, 6, 0)
     assert (event["not_back"], event["ended"], event["attempts"]) == (0, 0, 0)
-    assert event["back"]["all_s"] < 2.0
+    assert event["back"]["all_s"] < 2.0 + stood_still_s(folder)
     heartbeats = summary["heartbeats"]
     if counts_beats:
-        assert heartbeats["sent"] == heartbeats["answered"] > 100
+        # More than two of each, however long asyncli itself stood still.
+        assert heartbeats["sent"] == heartbeats["answered"] > 40
         assert event["waited_bytes"] > 0
     return dict(event)
 
@@ -105,7 +104,7 @@ async def test_on_nginx_all_is_answered_late(tmp_path: Path, options: dict[str, 
         trusted = () if server.authority is None else ("--ca", str(server.authority))
         words = (*FOR_3_S, *asked, *trusted, "--status-url", str(server.status_url))
         summary = await asyncio.to_thread(stalled, tmp_path, server.url, *words)
-    event = require_late_answers(summary)
+    event = require_late_answers(tmp_path, summary)
     assert summary["reconciliation"]["agrees"]
     # An answer in three seconds fits into the clients' own buffers.
     assert {event["slow_readers"][part]["why"] for part in ("user", "kernel")} == {"nothing_waited"}
@@ -119,7 +118,7 @@ async def test_on_nchan_pings_are_answered_and_streams_are_held(tmp_path: Path, 
     async with choose("nchan", connections=20, tls=tls, scheme=scheme) as server:
         trusted = () if server.authority is None else ("--ca", str(server.authority))
         summary = await asyncio.to_thread(stalled, tmp_path, server.url, *FOR_3_S, *asked, *trusted)
-    require_late_answers(summary, counts_beats=scheme == "ws")
+    require_late_answers(tmp_path, summary, counts_beats=scheme == "ws")
 
 
 @pytest.mark.mosquitto
@@ -127,7 +126,7 @@ async def test_a_broker_hears_from_those_who_stall(tmp_path: Path) -> None:
     """It ends clients that it has not heard for 1.5 times their keepalive of 1 s."""
     async with choose("mosquitto", connections=20) as server:
         summary = await asyncio.to_thread(stalled, tmp_path, server.url, *FOR_3_S)
-    require_late_answers(summary)
+    require_late_answers(tmp_path, summary)
 
 
 async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -139,14 +138,14 @@ async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 def test_raw_bytes_are_answered_late(tmp_path: Path, expect: str) -> None:
     with speaking(_echo) as at:
         summary = stalled(tmp_path, f"tcp://{at}", "--send", "PING\\n", "--expect", expect, *FOR_3_S)
-    require_late_answers(summary)
+    require_late_answers(tmp_path, summary)
 
 
 @pytest.mark.nginx
 def test_who_stalls_to_the_end_is_held_to_the_end(tmp_path: Path) -> None:
     with an_nginx() as server:
         summary = stalled(tmp_path, server.url, "--hold", "5s", "--at", "2s", "stall 30%", "-c", "20")
-    event = require_late_answers(summary, counts_beats=False)
+    event = require_late_answers(tmp_path, summary, counts_beats=False)
     assert event["for_s"] is None
     assert event["server"]["after"] is None
 
@@ -200,9 +199,9 @@ def test_a_server_that_ends_slow_readers(tmp_path: Path) -> None:
     assert (connections["held"], connections["lost"], connections["failed"]) == (10, 0, 0)
     assert (event["stalled"], event["resumed"], event["closed"], event["not_back"]) == (5, 0, 5, 0)
     assert event["closes"] == {"reset": 5}
-    assert 2.0 <= event["closed_after"]["first_s"] <= event["closed_after"]["last_s"] < 6.0
+    assert 2.0 <= event["closed_after"]["first_s"] <= event["closed_after"]["last_s"] < 6.0 + stood_still_s(tmp_path)
     assert event["closed_after"]["unseen"] == 0
-    assert event["back"]["all_s"] == pytest.approx(1.0, abs=0.7)
+    assert 0.3 < event["back"]["all_s"] < 1.7 + stood_still_s(tmp_path)
     fault_table.require_as_printed("test_a_server_that_ends_slow_readers", said, summary["reconciliation"]["agrees"])
 
 

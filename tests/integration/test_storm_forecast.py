@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from contract import document
-from programs import here, recorded, serving_by
+from programs import here, require_done, serving_by
 
 SLOW = Path(__file__).with_name("slow_acceptor.py")
 PER_S, BACKLOG, COUNT = 200, 64, 300
@@ -19,8 +18,7 @@ def test_a_storm_tells_the_pace_of_its_server(tmp_path: Path) -> None:
         ramp = ("--ramp", "100/s", "--hold", "9s", "--baseline", "0.5", "--residue", "0.5", "-k", "30")
         storm = ("--at", "1s", "storm", "--reconnect", "backoff:0.5s..10s")
         done = here(tmp_path, "soak", f"http://127.0.0.1:{port}/", "-c", str(COUNT), *ramp, *storm, "--out", "run.db")
-    assert done.status == 0, done
-    [event] = document(recorded(tmp_path / "run.db"))["events"]
+    [event] = require_done(tmp_path, done)["events"]
     answer = here(tmp_path, "storm", "run.db", "--reconnect", "backoff:0.5s..10s", "--json")
     assert answer.status == 0, answer
     found = json.loads(answer.out)["storm"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import fault_table
 import pytest
-from programs import SHORT, Program, codes, held, publish, recorded, report, run, speaking
+from programs import SHORT, Program, codes, held, publish, recorded, report, require_done, require_whole, run, speaking
 
 from asyncli.lab import choose
 
@@ -144,13 +143,13 @@ def test_whether_listeners_were_back_cannot_be_told_where_nothing_was_sent(tmp_p
         silent = report(tmp_path, "silent.db")
         ended = run(tmp_path, "soak", f"{server.at}/good", *asked, *events, "--out", "ended.db")
         stormed = report(tmp_path, "ended.db")
-    assert quiet.status != 0
     assert ended.err == ""
     for event, count in zip(silent["events"], (10, 4), strict=True):
         assert (event["returned"], event["unheard"], event["waiting"], event["not_back"]) == (count, count, 0, 0)
         assert event["back"]["all_s"] is None
     assert silent["connections"]["held"] == 20
-    assert (silent["run"]["verdict"], "limit_unknown" in codes(silent)) == ("failed", True)
+    require_whole(quiet.status, silent, 99)
+    assert "limit_unknown" in codes(silent)
     first, second, _ = stormed["events"]
     # The storm ended them before any message came.
     assert (first["unheard"], first["ended_again"], first["waiting"]) == (10, 0, 0)
@@ -161,11 +160,11 @@ def test_streams_that_fall_silent_are_held_and_told(tmp_path: Path) -> None:
     asked = ["--protocol", "sse", "-c", "20", "--baseline", "0.2", "--residue", "0.2", "--hold", "14", "--out", "run.db"]
     with faulty() as server, Program(tmp_path, "soak", f"{server.at}/good", *asked) as program:
         program.until_phase("hold")
-        time.sleep(3)
+        program.until(lambda: heard(tmp_path) >= 20 * 6, "each has heard events for some seconds")
         server.speaks = False
-        assert program.wait().status == 0
-    summary = report(tmp_path, "run.db")
-    assert (summary["run"]["verdict"], summary["connections"]["held"]) == ("passed", 20)
+        done = program.wait()
+    summary = require_done(tmp_path, done)
+    assert summary["connections"]["held"] == 20
     fault_table.require_as_written("test_streams_that_fall_silent_are_held_and_told", summary)
 
 
@@ -188,7 +187,7 @@ def test_a_stream_that_is_over_is_not_asked_for_again(tmp_path: Path) -> None:
     summary = report(tmp_path, "run.db")
     counts = summary["connections"]
     assert (counts["deaths"], counts["failures"]) == ({"closed_announced": 10}, {"handshake_refused": 10})
-    assert (summary["run"]["verdict"], counts["held"], counts["reopened"]) == ("failed", 0, 0)
+    assert (summary["run"]["verdict"], counts["held"], counts["reopened"]) == ("invalid" if summary["generator"]["saturated"] else "failed", 0, 0)
     fault_table.require_as_written("test_a_stream_that_is_over_is_not_asked_for_again", summary)
 
 

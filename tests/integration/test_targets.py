@@ -14,7 +14,7 @@ from unittest.mock import Mock
 
 import pytest
 from fault_table import require_said
-from programs import SHORT, Program, codes, here, report, serving
+from programs import SHORT, Done, Program, codes, here, report, require_done, require_whole, serving
 
 import asyncli
 from asyncli.app.incoming import SILENT_TURNS, Incoming
@@ -24,14 +24,16 @@ from asyncli.core.adding import added_up
 from asyncli.engine import resolve
 from asyncli.engine.shard import Failed, Ticked
 from asyncli.engine.spread import Destination
+from asyncli.model.exit_status import exit_status
 from asyncli.model.records import EventCounts, Tick
 from asyncli.store.reader import read_run
 
 
 @contextmanager
 def closed_port() -> Iterator[int]:
-    """A port that refuses, and that nobody else can get meanwhile."""
+    """A port that refuses, and that nobody else can get meanwhile but a server that is told it."""
     with socket.socket() as bound:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(("127.0.0.1", 0))
         yield bound.getsockname()[1]
 
@@ -132,26 +134,38 @@ def test_nothing_listens_is_said_at_once_and_nothing_is_sent(tmp_path: Path) -> 
     assert "nothing_listens" in codes(summary)
 
 
+def require_passed(folder: Path, command: str, done: Done) -> None:
+    """Require that a soak or a bench with run.json passed, or that asyncli was late."""
+    summary = json.loads((folder / "run.json").read_text())
+    if command == "soak":
+        require_whole(done.status, summary)
+        return
+    errors = {one["code"] for one in summary["findings"] if one["severity"] == "error"}
+    late = any(code == "host_busy" or code.startswith("generator_saturated_") for code in errors)
+    assert (done.status, summary["requests"]["failed"]) == (4 if late else 0, 0), summary["findings"]
+
+
 @pytest.mark.parametrize("command", ["soak", "bench"])
 def test_a_name_that_no_name_server_knows_is_where_the_plan_says(tmp_path: Path, command: str) -> None:
     more = ("--hold", "0.5", *SHORT, "--out", "run.db") if command == "soak" else ("-n", "20")
     with serving() as server:
         place = f"127.0.0.1:{server.port}"
         told = ["--resolve", f"shop.test:{server.port}:127.0.0.1", f"http://{place}/"]
-        assert here(tmp_path, command, f"http://shop.test:{server.port}/", *told, "-c", "4", *more, "--json", "run.json").status == 0
+        done = here(tmp_path, command, f"http://shop.test:{server.port}/", *told, "-c", "4", *more, "--json", "run.json")
+        require_passed(tmp_path, command, done)
         if command == "soak":
             assert read_run(tmp_path / "run.db").environment["destinations"] == [place, place]
 
 
 @pytest.mark.parametrize("command", ["soak", "bench"])
 def test_a_server_that_starts_later_is_waited_for(tmp_path: Path, command: str) -> None:
-    with closed_port() as port:
-        pass
     more = ("--hold", "0.5", *SHORT, "--out", "run.db") if command == "soak" else ("-n", "100")
-    with Program(tmp_path, command, f"http://127.0.0.1:{port}/", "-c", "5", "--wait-for-server", "1h", *more) as program:
+    asked = ("-c", "5", "--wait-for-server", "1h", "--json", "run.json", *more)
+    # Its port is kept for the server: another test's client could be given it.
+    with closed_port() as port, Program(tmp_path, command, f"http://127.0.0.1:{port}/", *asked) as program:
         program.until(lambda: "nothing listens on" in program.err, "it says that it waits")
         with serving(port=port):
-            assert program.wait().status == 0
+            require_passed(tmp_path, command, program.wait())
 
 
 def test_the_waiting_for_a_server_ends_with_a_signal_or_its_time(tmp_path: Path) -> None:
@@ -176,8 +190,7 @@ def test_nothing_is_sent_to_the_target_that_is_not_counted(tmp_path: Path) -> No
         assert (server.accepts, server.requests) == (0, 0)
         asked = ["-c", "200", "--workers", "3", "--hold", "1.5", "--out", "run.db", "--quiet"]
         done = here(tmp_path, "soak", server.url, *SHORT, *asked)
-        assert (done.status, done.err) == (0, "")
-        summary = report(tmp_path, "run.db")
+        summary = require_done(tmp_path, done)
         assert server.accepts == summary["connections"]["opened"] == 200
         assert server.requests == summary["heartbeats"]["sent"] == summary["heartbeats"]["answered"] > 200
 
@@ -206,7 +219,8 @@ async def test_of_a_name_the_address_that_refuses_is_given_up(tmp_path: Path, mo
         assert recording.ticks[-1][1].held_at_drain == server.accepts == 100
     assert [finding.code for finding in recording.findings].count("address_dropped") == 1
     summary = report(tmp_path, run_file)
-    assert (summary["run"]["verdict"], summary["connections"]["lost"]) == ("passed", 0)
+    require_whole(exit_status(summary["run"]["verdict"]), summary)
+    assert summary["connections"]["lost"] == 0
     assert (summary["connections"]["failed"], summary["connections"]["failures"]) == (0, {})
 
 
@@ -221,7 +235,8 @@ async def test_of_a_name_the_address_that_never_answers_is_given_up(tmp_path: Pa
         run_file = await asyncli.soak(plan, tmp_path / "run.db")
         assert server.accepts == 100
     summary = report(tmp_path, run_file)
-    assert (summary["run"]["verdict"], summary["connections"]["held"]) == ("passed", 100)
+    require_whole(exit_status(summary["run"]["verdict"]), summary)
+    assert summary["connections"]["held"] == 100
     assert (summary["connections"]["failed"], summary["connections"]["lost"]) == (0, 0)
     require_said(
         ["127.0.0.2:80 accepted no connect, while another address of its name did; attempts continued there and count once"],

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from programs import Program, here, report, until
+from programs import Program, here, report, require_whole, stood_still_s, until
 from test_behind_a_proxy import Place, TcpHaproxy, a_proxy
 
 from asyncli.lab.ports import free_pair
@@ -130,20 +130,24 @@ def _rolled(folder: Path, *more: str) -> tuple[Any, Servers]:
 
 
 def test_a_rolling_restart_ends_some_twice_and_has_none_away_for_long(tmp_path: Path) -> None:
-    limits = ["--fail-if", "events.1.away.max_s > 3s", "--fail-if", "events.1.ended_repeatedly > 90"]
+    # Nobody is away for longer than the hold lasts, however busy the machine is.
+    limits = ["--fail-if", "events.1.away.max_s > 20s", "--fail-if", "events.1.ended_repeatedly > 90"]
     done, servers = _rolled(tmp_path, *limits)
-    assert done.status == 0, done
     ends, longest_s = servers.seen()
-    [event] = report(tmp_path, "run.db")["events"]
+    summary = report(tmp_path, "run.db")
+    require_whole(done.status, summary)
+    [event] = summary["events"]
     twice = sum(count == 2 for count in ends.values())
     assert 10 < twice < CLIENTS
     assert (event["ended"], event["clients"], event["ended_repeatedly"]) == (ends.total(), CLIENTS, twice)
     away, back = event["away"], event["back"]
     assert away["at_least"] is None
     assert 0 < away["p50_s"] < away["p99_s"] <= away["max_s"]
-    # The proxy and asyncli see an end a little later than the server, and the answer a little later than it is asked.
-    assert away["max_s"] == pytest.approx(longest_s, abs=0.3)
-    assert away["max_s"] < 2.5
+    # The proxy and asyncli see an end a little later than the server, and the answer a little later than it is asked; and all of it later by
+    # as much as asyncli stood still.
+    late_s = stood_still_s(tmp_path)
+    assert away["max_s"] == pytest.approx(longest_s, abs=0.3 + late_s)
+    assert away["max_s"] < 2.5 + late_s
     assert back["all_s"] > 5.0
     printed = " ".join(here(tmp_path, "report", "run.db").out.split())
     assert f"{ends.total()} ends of {CLIENTS} clients, {twice} of" in printed

@@ -19,7 +19,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from programs import SHORT, Done, Program, here, report, speaking
+from programs import SHORT, Done, Program, here, report, require_whole, speaking
 
 from asyncli import lab
 from asyncli.lab import certificate
@@ -220,8 +220,8 @@ def test_a_key_that_is_too_short_and_one_that_is_missing_are_called_so(tmp_path:
 def test_insecure_goes_on_and_says_so(tmp_path: Path) -> None:
     with strange.serving(tmp_path, **strange.EXPIRED) as port:
         done, summary = soaked(tmp_path, port, more=("--insecure", "--hold", "0.2"), ca=False)
-    assert done.status == 0
     assert summary is not None
+    require_whole(done.status, summary)
     assert not summary["tls"]["verified"]
     assert {"tls_unverified", "tls_certificate_ends"} <= {one["code"] for one in summary["findings"]}
 
@@ -301,7 +301,8 @@ SOAKS: dict[str, tuple[list[dict[str, Any]], tuple[str, ...], Callable[[dict[str
         # The first is asked for several handshakes before the ramp. What is asked for anew is refused, and OpenSSL's server then closes.
         [{"habit": strange.falls_silent}, {"habit": strange.replays}, {"habit": strange.garbles}, {"habit": strange.writes_in_the_clear},
          {"habit": strange.closes_after_handshake}, {"habit": strange.says_goodbye}, {"habit": strange.asks_anew, "change": at_most_1_2}],
-        ("--connect-timeout", "1"), all_ended,
+        # Far longer than the handshakes of the others take on a busy machine.
+        ("--connect-timeout", "4"), all_ended,
     ),
 }  # fmt: skip
 

@@ -7,6 +7,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from programs import DEADLINE_S
 from recording import write_run
 from synthetic_run import a_run
 from test_page_server import TOKEN, a_page
@@ -66,7 +67,7 @@ async def answer_to(port: int, request: bytes) -> bytes:
     """All that a server says until it closes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(request)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(DEADLINE_S):
         answer = await reader.read()
     writer.close()
     return answer
@@ -90,6 +91,6 @@ async def test_a_mark_whose_text_never_comes_is_given_up(ended: Path, monkeypatc
         head = f"POST /mark HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 10\r\n\r\n"
         answer = await answer_to(server.port, head.encode() + b"dep")
         assert b" 408 " in answer.partition(b"\r\n")[0]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE_S):
             while server.server.connections:
                 await asyncio.sleep(0.05)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from programs import Done, Program, here, recorded, run, until
+from programs import Done, Program, here, recorded, report, require_whole, run, until
 from prometheus_client.parser import text_string_to_metric_families
 from provoked import an_nginx
 from recording import write_run
@@ -119,7 +119,7 @@ def test_a_collector_gets_what_the_run_file_says(tmp_path: Path, monkeypatch: py
     with an_nginx() as server, a_collector() as collector:
         options = ["--status-url", str(server.status_url), "--fail-if", "lost > 1%", "--otlp", collector.url]
         done = soak(tmp_path, server.url, *options)
-        assert done.status == 0, done.log
+        require_whole(done.status, report(tmp_path, "run.db"))
         requests = list(collector.requests)
     assert len(requests) >= 4
     assert {path for path, _, _ in requests} == {"/v1/metrics"}
@@ -187,7 +187,7 @@ def test_a_collector_that_refuses_is_one_warning(tmp_path: Path, status: int, mo
     with an_nginx() as server, a_collector(lambda number: status if number <= 3 else 200) as collector:
         done = soak(tmp_path, server.url, "--otlp", collector.url)
         values = values_of(collector.requests[-1][2])
-    assert done.status == 0, done.log
+    require_whole(done.status, report(tmp_path, "run.db"))
     assert done.log.count("warning: --otlp") == 1
     assert {collector.place, str(status)} <= set(done.log.split())
     assert done.log.count("again\n") == 1
@@ -198,7 +198,7 @@ def test_a_collector_that_refuses_is_one_warning(tmp_path: Path, status: int, mo
 def test_a_collector_that_is_down_disturbs_nothing(tmp_path: Path) -> None:
     with an_nginx() as server:
         done = soak(tmp_path, server.url, "--otlp", "http://127.0.0.1:9")
-    assert done.status == 0, done.log
+    require_whole(done.status, report(tmp_path, "run.db"))
     warnings = [line for line in done.log.splitlines() if "warning: --otlp" in line]
     assert len(warnings) == 2
     assert "127.0.0.1:9 cannot" in warnings[0]
@@ -214,7 +214,7 @@ def test_a_slow_collector_disturbs_nothing(tmp_path: Path) -> None:
             done = program.wait()
             took_s = time.monotonic() - begun_s
         ended.set()
-    assert done.status == 0
+    require_whole(done.status, report(tmp_path, "run.db"))
     assert "not sent" in done.log
     # Its report, and then the patience for the last values.
     assert took_s < 60.0

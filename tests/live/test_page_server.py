@@ -289,7 +289,7 @@ async def test_a_browser_that_never_reads_is_dropped_and_holds_up_nobody(ended: 
             deaf.sendall(b"GET /events?edition=0 HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert len(await events_of(client, "?edition=0", 30)) == 30
 
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(DEADLINE_S):
                 while server.server.connections > 1:
                     await asyncio.sleep(0.1)
 
@@ -378,7 +378,7 @@ async def test_a_run_file_that_is_taken_away_is_told_at_once(tmp_path: Path, tak
     while not path.stat().st_size:
         await asyncio.sleep(0.05)
     async with a_page(path) as (server, client):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE_S):
             while server.feed.state.held != 10:
                 await asyncio.sleep(0.1)
         assert server.feed.why_ended == ""
@@ -410,6 +410,6 @@ async def test_old_values_are_no_new_ones_while_the_file_cannot_be_read(ended: P
             raise StoreError("run.db: the file is damaged")
 
         monkeypatch.setattr(server.feed, "read", damaged)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE_S):
             while await status(client, "GET", "/metrics") != 503:
                 await asyncio.sleep(0.1)

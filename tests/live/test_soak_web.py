@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
-from programs import DEADLINE_S, Program, here, recorded, until
+from programs import DEADLINE_S, Program, here, recorded, report, require_whole, until
 from provoked import an_nginx
 from recording import write_run
 from synthetic_run import a_run
@@ -53,7 +53,7 @@ def test_a_run_is_watched_marked_and_ended_by_its_page(tmp_path: Path) -> None:
             match = until(lambda: re.search(r"(http://\S+/)#token=(\S+)", program.out + program.err), "the page's address")
             page, token = match[1], match[2]
             until(lambda: state(page).get("phase") == "hold", "the hold")
-            until(lambda: state(page)["active"] == HELD, "the server's count")
+            until(lambda: state(page).get("active") == HELD, "the server's count")
             event = ask(f"{page}mark", token=token, body=b"deploy 1.4")
             # On a busy host the seconds come late.
             until(lambda: len(ask(f"{page}history")["recent"]["rows"]) > 6, "seconds of the hold")
@@ -65,9 +65,10 @@ def test_a_run_is_watched_marked_and_ended_by_its_page(tmp_path: Path) -> None:
             with urllib.request.urlopen(f"{page}events", timeout=DEADLINE_S) as stream:
                 assert ask(f"{page}stop", token=token, body=b"") == {"stopping": True}
                 last = [json.loads(line.removeprefix(b"data: ")) for line in stream if line.startswith(b"data: ")][-1]
-            assert program.wait().status == 0
+            status = program.wait().status
+            require_whole(status, summary := report(tmp_path, "run.db"))
             # Who looks gets the verdict before the page ends with the soak.
-            assert last["state"]["ending"]["verdict"] == "passed"
+            assert last["state"]["ending"]["verdict"] == summary["run"]["verdict"]
     run = recorded(tmp_path / "run.db")
     assert run is not None
     assert run.complete
@@ -104,10 +105,10 @@ def test_metrics_stay_for_a_while_after_the_run(tmp_path: Path) -> None:
     with an_nginx() as server:
         pace = [*PACE, "--hold", "1"]
         with Program(
-            tmp_path, "soak", server.url, *pace, "--metrics", "127.0.0.1:0", "--metrics-linger", "3s", "--out", "run.db"
+            tmp_path, "soak", server.url, *pace, "--metrics", "127.0.0.1:0", "--metrics-linger", "60s", "--out", "run.db"
         ) as program:
             match = until(lambda: re.search(r"metrics: (http://\S+)", program.out + program.err), "the address")
-            assert program.wait().status == 0
+            require_whole(program.wait().status, report(tmp_path, "run.db"))
             until(lambda: "asyncli_run_over 1.0" in page_of(match[1]), "the run's end")
 
 
@@ -122,11 +123,14 @@ def test_a_page_that_lingers_does_nothing_meanwhile(tmp_path: Path) -> None:
     process = psutil.Process(pid)
     try:
         page.close()
-        # It computes the cost once.
-        time.sleep(2.0)
-        before_s = sum(process.cpu_times()[:2])
-        time.sleep(2.0)
-        assert sum(process.cpu_times()[:2]) - before_s < 0.5
+
+        def is_idle() -> bool:
+            before_s = sum(process.cpu_times()[:2])
+            time.sleep(2.0)
+            return sum(process.cpu_times()[:2]) - before_s < 0.5
+
+        # It computes the cost once, on a busy machine some seconds later.
+        until(is_idle, "it does nothing")
     finally:
         process.terminate()
 
