@@ -279,9 +279,7 @@ class Pages:
         self.restarted_s = [instants[at] for at in self.restarts]
         self.around = [(float(counted[at - 1]), float(counted[at])) for at in self.restarts]
         for name in ("accepts", "handled", "requests"):
-            page[name] = page[name].copy()
-            for at in self.restarts:
-                page[name][at:] += page[name][at - 1]
+            page[name] = _added_up(page[name], self.restarts)
         self._set_polls(run, instants, page["polls"])
         self.active = page["active"] - 1
         if active is not None:
@@ -366,6 +364,16 @@ def _where(column: Series, instants: list[float]) -> list[float]:
     if not known.keys() >= set(instants):
         return []
     return [known[t_s] for t_s in instants]
+
+
+def _added_up(counts: Any, restarts: Sequence[int]) -> Any:
+    """A counter that goes on at each of ``restarts`` from where it was: each page has what the
+    server itself had counted on the last page before each restart up to it.
+    """
+    added_up = counts.copy()
+    for at in restarts:
+        added_up[at:] += counts[at - 1]
+    return added_up
 
 
 def _since_first(counts: Any) -> Any:

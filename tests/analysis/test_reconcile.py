@@ -451,6 +451,21 @@ def test_a_server_that_was_restarted() -> None:
     assert [one.pair for one in result.divergences] == ["accepts"]
 
 
+@pytest.mark.parametrize("restarts_s", [(50.5,), (45.5, 50.5, 55.5)])
+def test_of_each_restart_the_server_s_own_last_count_is_added(restarts_s: tuple[float, ...]) -> None:
+    """What a server counted that is restarted again and again adds up to what one counts that never was."""
+    unbroken, run = shifted(without=REQUESTS), shifted(without=REQUESTS)
+    rows = list(unbroken.series("status.requests").rows())
+    for sample in run.samples:
+        before = [count for t_s, count in rows if any(t_s < at_s < sample.t_s for at_s in restarts_s)]
+        if before and "status.requests" in sample.values:
+            sample.values["status.requests"] -= before[-1]
+    result, findings = look(run)
+    (restarted,) = [finding for finding in findings if finding.code == "counters_restarted"]
+    assert len(restarted.fields["at_s"]) == len(restarts_s)
+    assert (result.requests_delta, result.divergences) == (look(unbroken)[0].requests_delta, [])
+
+
 def test_a_ramp_that_fell_behind_what_was_asked() -> None:
     run = a_run(20_000)
     for t_s, tick in run.ticks:
