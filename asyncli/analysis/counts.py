@@ -490,7 +490,7 @@ def _divergences(pair: Pair, t_s: Any, difference: Any, low: Any, high: Any) -> 
     if not apart.any():
         return []
     periods = []
-    for first, after in _periods(apart):
+    for first, after in _without_hidden_ends(_periods(apart), difference, low, high):
         sizes = np.where(apart[first:after], np.abs(difference[first:after]), -1.0)
         widest = first + int(np.argmax(sizes))
         closed = after < len(t_s)
@@ -511,6 +511,25 @@ def _divergences(pair: Pair, t_s: Any, difference: Any, low: Any, high: Any) -> 
         )
     largest = sorted(periods, key=lambda period: abs(period.most), reverse=True)[:20]
     return sorted(largest, key=lambda period: period.from_s)
+
+
+def _without_hidden_ends(
+    periods: Sequence[tuple[int, int]], difference: Any, low: Any, high: Any
+) -> list[tuple[int, int]]:
+    """Those between which nothing shows that the counts agreed are one: each page there allows the
+    last difference too, as in a storm, in which most is in flight.
+    """
+    whole: list[tuple[int, int]] = []
+    for first, after in periods:
+        if whole:
+            begun, ended = whole[-1]
+            last = difference[ended - 1]
+            is_allowed = (low[ended:first] <= last) & (last <= high[ended:first])
+            if is_allowed.all() and last * difference[first] > 0:
+                whole[-1] = (begun, after)
+                continue
+        whole.append((first, after))
+    return whole
 
 
 def _periods(apart: Any) -> list[tuple[int, int]]:
