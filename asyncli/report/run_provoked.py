@@ -559,6 +559,19 @@ def connects_of(event: EventPart) -> int:
     return connects
 
 
+#: How connects failed, where the key does not say it in a sentence. A handshake may have been
+#: refused by an answer, or have ended without one, as in the listen queue of a process that ends.
+_HOW_FAILED = {
+    "connect_timeout": "without an answer in time",
+    "tls_timeout": "without TLS's handshake in time",
+    "tls_failed": "that failed in TLS's handshake",
+    "handshake_refused": "refused or ended in the handshake",
+    "handshake_timeout": "without an answer to the handshake in time",
+    "no_ports": "without a free local port",
+    "no_descriptors": "without a free descriptor",
+}
+
+
 def _attempts(event: EventPart) -> str:
     connects = connects_of(event)
     if not connects:
@@ -571,7 +584,8 @@ def _attempts(event: EventPart) -> str:
         return f"{attempts}, none failed"
     parts = []
     for cause, count in failures.items():
-        parts.append(f"{format_count(count)} {cause}{_though_accepted(event, cause)}")
+        how = _HOW_FAILED.get(cause, cause)
+        parts.append(f"{format_count(count)} {how}{_though_accepted(event, cause)}")
     if phantoms:
         parts += _without_answer(event, phantoms)
     return f"{attempts}, of which failed: {', '.join(parts)}{at_addresses(event.failed_at)}"

@@ -53,6 +53,15 @@ def test_fewer_than_half_that_are_back_are_told() -> None:
     assert _comeback(storm(not_back=300)).startswith("none was")
 
 
+def test_how_connects_failed_is_told_in_words() -> None:
+    """A handshake that ended without an answer was not refused."""
+    part = storm(not_back=0)
+    part.failures = {"reset": 1, "refused": 9_977, "handshake_refused": 17, "handshake_timeout": 3}
+    said = _comeback(part)
+    assert [count for count in ("1 reset", "9,977 refused", "17 refused") if count not in said] == []
+    assert "_" not in said
+
+
 def test_answers_with_errors_before_they_were_back_are_told() -> None:
     part = storm(not_back=0)
     assert "503" not in _comeback(part)
