@@ -14,7 +14,7 @@ from asyncli.analysis.slow_readers import SlowReaderCost, SlowReaders
 from asyncli.model.planned_events import UNREAD_BYTES
 from asyncli.model.records import HANDSHAKES_IN_VAIN, handshakes_in_vain
 from asyncli.model.run import TICK_S
-from asyncli.model.text import oneline
+from asyncli.model.text import end_of, oneline
 from asyncli.model.units import (
     format_bytes,
     format_clock,
@@ -80,7 +80,8 @@ def _command(event: EventPart) -> str:
     """How a command ended, and how many connections the server ended in its time."""
     text = f"run '{oneline(event.text)}' {_when(event)}: {ending(event)}"
     if event.output and event.took_s:
-        text += f', printed "{oneline(str(event.output))[:_LONGEST_QUOTED]}"'
+        # What a command prints last says how it went.
+        text += f', printed "{end_of(oneline(str(event.output)), _LONGEST_QUOTED)}"'
     if event.ended is msgspec.UNSET:
         return text
     text += without_answers(event)

@@ -143,6 +143,12 @@ def test_a_command_that_did_not_succeed_is_a_warning(status: int | None, says: s
     assert "absent" in told.evidence
 
 
+def test_the_end_of_a_long_output_says_why_a_command_failed() -> None:
+    output = "first " + 300 * "more " + "last"
+    [told] = failed(1, output=output)
+    assert ('more last"' in told.evidence, "first" in told.evidence, '"...' in told.evidence) == (True, False, True)
+
+
 def test_a_command_that_was_not_run_says_why() -> None:
     [told] = failed(None, took_s=0.0, output="not run: a resumed run runs no commands")
     assert "resumed" in told.evidence

@@ -157,6 +157,8 @@ def test_a_command_that_was_not_run_did_not_print_and_did_not_fail_to_end() -> N
     assert "printed" not in _command(part)
     ran = msgspec.structs.replace(part, status=3, took_s=0.5, output="x")
     assert 'printed "x"' in _command(ran)
+    long = msgspec.structs.replace(ran, output=300 * "first " + "last")
+    assert 'first last"' in _command(long)
 
 
 def test_what_failed_after_events_stands_beside_none_lost() -> None:
