@@ -12,7 +12,7 @@ from asyncli.analysis.noticed import Noticed
 from asyncli.analysis.provoked import Back, Closed, ServerPrice, SpentDescriptors
 from asyncli.analysis.slow_readers import SlowReaderCost, SlowReaders
 from asyncli.model.planned_events import UNREAD_BYTES
-from asyncli.model.records import HANDSHAKES_IN_VAIN, handshakes_in_vain
+from asyncli.model.records import HANDSHAKES_IN_VAIN, UNRECORDED_S, handshakes_in_vain
 from asyncli.model.run import TICK_S
 from asyncli.model.text import end_of, oneline
 from asyncli.model.units import (
@@ -184,7 +184,10 @@ def _interrupted(event: EventPart) -> str:
     if not isinstance(event.interrupted_after_s, float):
         return ""
     after = format_duration(event.interrupted_after_s)
-    return f"; the run was interrupted {after} after it began, and what came then was not seen"
+    return (
+        f"; the run was interrupted {after} after it began or up to "
+        f"{format_duration(UNRECORDED_S)} later, and what came then was not seen"
+    )
 
 
 def _absent(event: EventPart, where: str) -> str:
