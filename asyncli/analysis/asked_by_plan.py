@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from asyncli.analysis.constants import MISSED_S
-from asyncli.findings.probes import MASTER_ENDED, while_command_ran
+from asyncli.findings.probes import MASTER_ENDED, while_commands_ran
 from asyncli.findings.run import command_failed
 from asyncli.model.plan import Plan
 from asyncli.model.records import Finding, RunEvent
@@ -28,31 +28,45 @@ _GONE = ("server_ended", "status_lost")
 
 
 def asked_by_plan(run: Run, findings: Sequence[Finding]) -> list[Finding]:
-    """``findings``, of which those of a restart within the time of a command are notes that name
-    the event.
+    """``findings``, of which those of restarts that were all within the time of commands are notes
+    that name the events.
     """
     commands = [event for event in run.events if event.kind == "run"]
     if not commands:
         return list(findings)
-    event_at: dict[int, int | None] = {}
+    events_at: dict[int, list[int]] = {}
     for place, finding in enumerate(findings):
         if finding.code in _INSTANT_OF:
-            event_at[place] = _event_of(finding, commands, run.plan)
-    events = list(event_at.values())
-    same_event = events[0] if events and None not in events else None
+            events_at[place] = _events_of(finding, commands, run.plan)
+    same_events = _events_of_restarts(findings, events_at)
     told = []
     for place, finding in enumerate(findings):
-        number = event_at.get(place)
+        numbers = events_at.get(place, [])
         if finding.code in _OF_THE_SAME_RESTART:
-            number = same_event
-        told.append(finding if number is None else while_command_ran(finding, number))
+            numbers = same_events
+        told.append(while_commands_ran(finding, numbers) if numbers else finding)
     return told
+
+
+def _events_of_restarts(
+    findings: Sequence[Finding], events_at: Mapping[int, list[int]]
+) -> list[int]:
+    """The events of all findings of restarts, by the findings' places; of those that saw the server
+    end, if there are any. None where one is of no event: that may be the restart.
+    """
+    if not all(events_at.values()):
+        return []
+    of_ends = [place for place in events_at if findings[place].code == "server_ended"]
+    numbers = set()
+    for place in of_ends or events_at:
+        numbers.update(events_at[place])
+    return sorted(numbers)
 
 
 def command_at(run: Run, at_s: float) -> RunEvent | None:
     """The last command of the plan in whose time an instant is."""
     commands = [event for event in run.events if event.kind == "run"]
-    number = _event_at([at_s], commands, run.plan.heard_within_s)
+    number = _event_at(at_s, commands, run.plan.heard_within_s)
     for event in commands:
         if number is not None and event.fields.get("number") == number:
             return event
@@ -63,14 +77,12 @@ def asked_so_far(
     finding: Finding, commands: Sequence[RunEvent], plan: Plan, now_s: float
 ) -> Finding:
     """A finding of a running soak, as :func:`asked_by_plan` would tell it of its events so far."""
-    number = None
+    numbers = []
     if finding.code in _INSTANT_OF:
-        number = _event_of(finding, commands, plan)
+        numbers = _events_of(finding, commands, plan)
     elif finding.code in _OF_THE_SAME_RESTART:
-        number = _event_at([now_s], commands, plan.heard_within_s)
-    if number is None:
-        return finding
-    return while_command_ran(finding, number)
+        numbers = _events_at([now_s], commands, plan.heard_within_s)
+    return while_commands_ran(finding, numbers) if numbers else finding
 
 
 def failed_commands(run: Run) -> list[Finding]:
@@ -108,7 +120,7 @@ def ended_with_server(run: Run) -> list[EndedWithServer]:
     gone = []
     for finding in run.findings:
         is_gone = finding.code == "server_ended"
-        if not is_gone or _event_of(finding, commands, run.plan) is not None:
+        if not is_gone or _events_of(finding, commands, run.plan):
             continue
         for at_s in _instants(finding.fields.get(_INSTANT_OF[finding.code])):
             gone += _ended_at(run, at_s, commands)
@@ -129,20 +141,32 @@ def _ended_at(run: Run, at_s: float, commands: Sequence[RunEvent]) -> list[Ended
     return ended
 
 
-def _event_of(finding: Finding, commands: Sequence[RunEvent], plan: Plan) -> int | None:
-    """The number of the event in the time of whose command all instants of a finding are. A server
-    may let connections go long after a command has ended, as in a graceful restart: so what it ends
-    is a command's until each has been heard once more, and so are its old processes.
+def _events_of(finding: Finding, commands: Sequence[RunEvent], plan: Plan) -> list[int]:
+    """The numbers of the events in the time of whose commands all instants of a finding are; none
+    where one is in that of no command. A server may let connections go long after a command has
+    ended, as in a graceful restart: so what it ends is a command's until each has been heard once
+    more, and so are its old processes.
     """
     instants = _instants(finding.fields.get(_INSTANT_OF[finding.code]))
     if finding.code in _GONE:
-        return _event_at(instants, commands, 0.0)
-    return _event_at(instants, commands, plan.heard_within_s)
+        return _events_at(instants, commands, 0.0)
+    return _events_at(instants, commands, plan.heard_within_s)
 
 
-def _event_at(
+def _events_at(
     instants: Sequence[float], commands: Sequence[RunEvent], within_s: float
-) -> int | None:
+) -> list[int]:
+    """The events of these instants, in their order; none where one is of no event."""
+    numbers = set()
+    for at_s in instants:
+        number = _event_at(at_s, commands, within_s)
+        if number is None:
+            return []
+        numbers.add(number)
+    return sorted(numbers)
+
+
+def _event_at(at_s: float, commands: Sequence[RunEvent], within_s: float) -> int | None:
     """The last command that had begun by then. ``within_s``: how long after its end it counts at
     least (s).
     """
@@ -151,7 +175,7 @@ def _event_at(
         end_s = math.inf
         if event.end_s is not None:
             end_s = event.end_s + max(EVENT_SETTLES_S, within_s)
-        if instants and all(event.at_s <= at_s <= end_s for at_s in instants):
+        if event.at_s <= at_s <= end_s:
             number = event.fields.get("number")
     return number
 

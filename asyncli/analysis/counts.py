@@ -279,9 +279,7 @@ class Pages:
         self.restarted_s = [instants[at] for at in self.restarts]
         self.around = [(float(counted[at - 1]), float(counted[at])) for at in self.restarts]
         for name in ("accepts", "handled", "requests"):
-            page[name] = page[name].copy()
-            for at in self.restarts:
-                page[name][at:] += page[name][at - 1]
+            page[name] = _added_up(page[name], self.restarts)
         self._set_polls(run, instants, page["polls"])
         self.active = page["active"] - 1
         if active is not None:
@@ -366,6 +364,16 @@ def _where(column: Series, instants: list[float]) -> list[float]:
     if not known.keys() >= set(instants):
         return []
     return [known[t_s] for t_s in instants]
+
+
+def _added_up(counts: Any, restarts: Sequence[int]) -> Any:
+    """A counter that goes on at each of ``restarts`` from where it was: each page has what the
+    server itself had counted on the last page before each restart up to it.
+    """
+    added_up = counts.copy()
+    for at in restarts:
+        added_up[at:] += counts[at - 1]
+    return added_up
 
 
 def _since_first(counts: Any) -> Any:
@@ -482,7 +490,7 @@ def _divergences(pair: Pair, t_s: Any, difference: Any, low: Any, high: Any) -> 
     if not apart.any():
         return []
     periods = []
-    for first, after in _periods(apart):
+    for first, after in _without_hidden_ends(_periods(apart), difference, low, high):
         sizes = np.where(apart[first:after], np.abs(difference[first:after]), -1.0)
         widest = first + int(np.argmax(sizes))
         closed = after < len(t_s)
@@ -503,6 +511,25 @@ def _divergences(pair: Pair, t_s: Any, difference: Any, low: Any, high: Any) -> 
         )
     largest = sorted(periods, key=lambda period: abs(period.most), reverse=True)[:20]
     return sorted(largest, key=lambda period: period.from_s)
+
+
+def _without_hidden_ends(
+    periods: Sequence[tuple[int, int]], difference: Any, low: Any, high: Any
+) -> list[tuple[int, int]]:
+    """Those between which nothing shows that the counts agreed are one: each page there allows the
+    last difference too, as in a storm, in which most is in flight.
+    """
+    whole: list[tuple[int, int]] = []
+    for first, after in periods:
+        if whole:
+            begun, ended = whole[-1]
+            last = difference[ended - 1]
+            is_allowed = (low[ended:first] <= last) & (last <= high[ended:first])
+            if is_allowed.all() and last * difference[first] > 0:
+                whole[-1] = (begun, after)
+                continue
+        whole.append((first, after))
+    return whole
 
 
 def _periods(apart: Any) -> list[tuple[int, int]]:

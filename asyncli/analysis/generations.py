@@ -131,8 +131,8 @@ def generation_ends_s(run: Run) -> float:
 
 
 def changes(run: Run) -> list[Finding]:
-    """A finding for each new generation of processes until the drain, and one for all others that
-    came or went without losses.
+    """A finding for each new generation of processes until the drain, and of all others that came
+    or went without losses.
     """
     new = [generation for generation in generations(run) if generation.at_s <= run.stop_s]
     findings = [
@@ -156,17 +156,24 @@ def _end_before_connections(run: Run) -> bool:
 
 
 def _others(run: Run, new: list[Generation]) -> list[Finding]:
-    started = _steps(run, SERVER_STARTED)
-    ended = _steps(run, SERVER_ENDED)
+    """Of the others, those in the time of each command of the plan, and those at no command's."""
     settled = [generation.at_s for generation in new]
-    came = _apart_from(started, settled)
-    went = _apart_from(ended, settled)
-    if not came and not went:
-        return []
-    instants = sorted({*started, *ended})
-    return [
-        server_processes_changed(came, went, instants[0], instants[-1], brief=misses_processes(run))
-    ]
+    started = _apart_from(_steps(run, SERVER_STARTED), settled)
+    ended = _apart_from(_steps(run, SERVER_ENDED), settled)
+    brief = misses_processes(run)
+    instants_of: dict[int | None, list[float]] = {}
+    for t_s in sorted({*started, *ended}):
+        command = command_at(run, t_s)
+        number = None if command is None else command.fields["number"]
+        instants_of.setdefault(number, []).append(t_s)
+    findings = []
+    for instants in instants_of.values():
+        came = sum(started.get(t_s, 0) for t_s in instants)
+        went = sum(ended.get(t_s, 0) for t_s in instants)
+        findings.append(
+            server_processes_changed(came, went, instants[0], instants[-1], brief=brief)
+        )
+    return findings
 
 
 def misses_processes(run: Run) -> bool:
@@ -178,13 +185,13 @@ def misses_processes(run: Run) -> bool:
     return brief >= FEWEST and brief >= HALF * ended
 
 
-def _apart_from(steps: dict[float, int], settled: list[float]) -> int:
-    """The sum of the steps that are at no new generation's instant."""
-    count = 0
+def _apart_from(steps: dict[float, int], settled: list[float]) -> dict[float, int]:
+    """The steps that are at no new generation's instant."""
+    apart = {}
     for t_s, step in steps.items():
         if not any(at_s - MISSED_S <= t_s <= at_s + MISSED_S for at_s in settled):
-            count += step
-    return count
+            apart[t_s] = step
+    return apart
 
 
 def _steps(run: Run, name: str) -> dict[float, int]:

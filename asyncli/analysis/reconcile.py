@@ -12,16 +12,19 @@ from asyncli.analysis.begun_counters import with_begun_counters
 from asyncli.analysis.constants import FEWEST, MISSED_S, WORTH_TELLING
 from asyncli.analysis.count_by_values import CountByValues, count_by_values
 from asyncli.analysis.counts import Client, CountPair, Divergence, Pages, Pair, compared
+from asyncli.analysis.event_times import words_of
 from asyncli.analysis.gaps import drop_counters, without_counters
 from asyncli.analysis.generations import generations
+from asyncli.analysis.killed_workers import killed_by_commands
 from asyncli.analysis.losses.attribution import Diagnosis
 from asyncli.analysis.server_count import is_counted_by_sockets, other_clients_of
 from asyncli.analysis.totals import Totals, never_answered
 from asyncli.findings import reconcile as counts
+from asyncli.findings.event_words import EventWords
 from asyncli.findings.reconcile import Apart, Beyond, Since, Unknown
 from asyncli.model.installed import can_compute
 from asyncli.model.metrics import SERVER_PROCESSES, SERVER_SOCKETS
-from asyncli.model.records import Finding, PhaseName
+from asyncli.model.records import Finding, PhaseName, RunEvent
 from asyncli.model.run import Run
 from asyncli.model.topology import CountSource
 
@@ -139,6 +142,8 @@ def _compare(
     if context.by_values is None and pages.t_s[0] <= start_s and not math.isnan(pages.active[0]):
         context.already = round(float(pages.active[0]))
     result.source = _source(run, context)
+    if context.by_values is None:
+        context.add_killed(killed_by_commands(run, client, pages))
     pairs = compared(client, pages, start_s, stop_s)
     for pair in pairs:
         result.divergences += _telling(pair.divergences(), context)
@@ -430,9 +435,10 @@ class _Context(msgspec.Struct):
     silent: int = 0
     #: Clients that fell silent by events of the plan, and were not heard again.
     silenced: int = 0
-    #: Connections lost with killed workers of the server; and the server's count before our first
-    #: connect.
+    #: Connections that ended with killed workers of the server; the events of the plan in whose
+    #: time they were killed; and the server's count before our first connect.
     killed: int = 0
+    killed_in: list[EventWords] = msgspec.field(default_factory=list)
     already: int = 0
     #: The server's name; "": unknown.
     server: str = ""
@@ -443,6 +449,16 @@ class _Context(msgspec.Struct):
     def counts_descriptors(self) -> bool:
         """Whether the server's active count is that of its descriptors."""
         return self.by_values is not None and self.by_values.of_descriptors
+
+    def add_killed(self, by_commands: Sequence[tuple[RunEvent, int]]) -> None:
+        """Add the connections whose workers commands of the plan killed."""
+        for command, count in by_commands:
+            self.killed += count
+            self.killed_in.append(words_of(command))
+
+    def events_of(self, killed: int) -> list[EventWords]:
+        """The events in whose time workers were killed, if connections of such explain anything."""
+        return self.killed_in if killed else []
 
     def stale(self, excess: int) -> tuple[int, int]:
         """Connections of killed workers and from before our first connect, if they explain
@@ -467,6 +483,7 @@ class _Context(msgspec.Struct):
             killed, before = self.stale(excess)
         return {
             "killed": killed,
+            "killed_in": self.events_of(killed),
             "before": before,
             "others": self.others,
             "lost": self.lost + self.failed > 0,
@@ -518,7 +535,8 @@ def _agreement_findings(
             beyond = count.by
         killed, before = context.stale(beyond)
         if killed or before:
-            findings.append(counts.reconcile_stale(count.by, killed, before))
+            killed_in = context.events_of(killed)
+            findings.append(counts.reconcile_stale(count.by, killed, before, killed_in))
             continue
         flight = abs(count.greatest)
         if count.by < 0:

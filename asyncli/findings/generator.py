@@ -9,6 +9,7 @@ from typing import Literal
 
 from asyncli.findings import Words, finding
 from asyncli.findings.run import resume_with
+from asyncli.model.records import UNRECORDED_S
 from asyncli.model.units import (
     format_clock,
     format_count,
@@ -142,7 +143,8 @@ def resumed(
     from_s: float, after_s: float, phase: str | None, held: int, holds: bool, ended_by: str
 ) -> Words:
     """The run was interrupted and resumed. Its connections ended with its processes; no fit
-    includes the gap. ``held``: how many ended.
+    includes the gap. The last two seconds before it may not be in the run's file. ``held``: how
+    many ended; ``from_s``: the last instant in its file.
     """
     where = f"in its {phase}" if phase else "before its baseline"
     lost = ""
@@ -151,8 +153,9 @@ def resumed(
     then = "the hold continues" if holds else "the run starts again with the baseline"
     where_to_look = ended_by or "the kernel's log, the journal, a reboot"
     return Words(
-        f"the run was interrupted {where}, at {format_clock(from_s)}, "
-        f"and resumed {format_duration(after_s)} later{lost}; {then} "
+        f"the run was interrupted {where}, at {format_clock(from_s)} or up to "
+        f"{format_duration(UNRECORDED_S)} later, and resumed at "
+        f"{format_clock(from_s + after_s)}{lost}; {then} "
         "and the gap is excluded from every fit and from the server's counters",
         f"see what ended it: {where_to_look}",
     )

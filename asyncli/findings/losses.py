@@ -64,7 +64,7 @@ CONNECT_WORDS: dict[str, tuple[str, str]] = {
         "ms of it",
     ),
     "handshake_refused": (
-        "connects were refused in the protocol's handshake",
+        "connects were refused in the protocol's handshake, or ended in it before any answer",
         "see the finding handshakes_refused",
     ),
     "handshake_timeout": (

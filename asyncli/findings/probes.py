@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from asyncli.findings import Words, finding
+from asyncli.findings.event_words import EventWords, in_the_time_of
 from asyncli.findings.losses import remedy_of_statuses
 from asyncli.model.records import Finding
 from asyncli.model.units import format_clock, format_duration, format_share
@@ -135,14 +136,15 @@ def server_ended(at_s: float, why: str, pid: int | None) -> Words:
     )
 
 
-def while_command_ran(restart: Finding, number: int) -> Finding:
-    """A finding of a restart as a note: it is in the time of a command of the plan, which asked for
-    it.
+def while_commands_ran(restart: Finding, numbers: Sequence[int]) -> Finding:
+    """A finding of restarts as a note: each is in the time of a command of the plan, which asked
+    for it. ``numbers``: of their events.
     """
+    events: list[EventWords] = [{"number": number, "kind": "run"} for number in numbers]
     return msgspec.structs.replace(
         restart,
         severity="info",
-        evidence=f"{restart.evidence}; that was in the time of event {number}, a planned command",
+        evidence=f"{restart.evidence}; that was {in_the_time_of(events)}",
         remedy="",
     )
 
@@ -164,10 +166,11 @@ def server_processes_unknown(why: str, remedy: str) -> Words:
 )
 def server_restarted(pid: int, ended: Sequence[int] = ()) -> str:
     """All processes of the server were replaced, so memory before and after is of different
-    processes. ``ended``: of several root processes, only those that were.
+    processes. It is told once, of the first time. ``ended``: of several root processes, only those
+    that were.
     """
     if not ended:
-        return f"all processes of the server ended and were replaced (root now {pid})"
+        return f"all processes of the server ended and were replaced (root then {pid})"
     pids = ", ".join(map(str, ended))
     return (
         f"of several main processes of the server, {len(ended)} ended (pid {pids}) and others took "

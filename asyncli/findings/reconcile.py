@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Literal, TypedDict
 
 from asyncli.findings import Words, finding
+from asyncli.findings.event_words import EventWords, in_the_time_of
 from asyncli.findings.losses import settings
 from asyncli.model.products import STATUS_PAGES, product_of
 from asyncli.model.records import Finding, Severity
@@ -32,12 +33,13 @@ class Since(TypedDict):
 
 
 class Beyond(TypedDict):
-    """Why the server counts more than we hold: connections of ``killed`` workers, or from
-    ``before`` our first connect (0: none); ``others`` that use it; else ``lost`` or failed ones
-    that it still counts.
+    """Why the server counts more than we hold: connections of ``killed`` workers, by events of the
+    plan (``killed_in``) or otherwise, or from ``before`` our first connect (0: none); ``others``
+    that use it; else ``lost`` or failed ones that it still counts.
     """
 
     killed: int
+    killed_in: list[EventWords]
     before: int
     others: bool
     lost: bool
@@ -128,9 +130,11 @@ def _differ(pair: str, by: int) -> str:
     return f"{behind} is {_count(by)} more than {of}"
 
 
-def _stale(killed: int, before: int) -> str:
+def _stale(killed: int, before: int, killed_in: Sequence[EventWords]) -> str:
     counts = []
-    if killed:
+    if killed and killed_in:
+        counts.append(f"{killed:,} of a worker that was killed {in_the_time_of(killed_in)}")
+    elif killed:
         counts.append(f"{killed:,} of a worker that was killed")
     if before:
         counts.append(
@@ -144,7 +148,7 @@ def _stale(killed: int, before: int) -> str:
 
 def _beyond(why: Beyond) -> str:
     if why["killed"] or why["before"]:
-        return _stale(why["killed"], why["before"])
+        return _stale(why["killed"], why["before"], why["killed_in"])
     if why["others"]:
         return _OTHER_CLIENTS
     if why["lost"]:
@@ -357,11 +361,12 @@ def counts_ahead(diverged: Finding) -> bool:
 
 
 @finding("reconcile_stale", "info", "restart the server before a run")
-def reconcile_stale(by: int, killed: int, before: int) -> str:
+def reconcile_stale(by: int, killed: int, before: int, killed_in: Sequence[EventWords] = ()) -> str:
     """The server counts connections as active that are not this run's, or that ended with a worker
-    that was killed. ``killed``: how many of these.
+    that was killed. ``killed``: how many of these; ``killed_in``: the events of the plan in whose
+    time.
     """
-    return f"{_differ('held', by)}: {_stale(killed, before)}"
+    return f"{_differ('held', by)}: {_stale(killed, before, killed_in)}"
 
 
 @finding("reconcile_in_flight", "info")

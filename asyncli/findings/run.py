@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from asyncli.findings import Words, finding
 from asyncli.model.metrics import PAGE
 from asyncli.model.records import ABORTED, CUT, DECIDED, GAVE_UP, STOPPED, Severity
-from asyncli.model.text import oneline
+from asyncli.model.text import end_of, oneline, shortened
 from asyncli.model.units import format_duration, format_many
 
 #: How the user can stop a run.
@@ -59,10 +59,10 @@ def command_failed(
     it with the hold, or could not run it; ``took_s``: how long it ran, 0 if it did not; ``output``:
     the end of what it printed, or why it did not run.
     """
-    about = f"the command of event {number}, '{_shortened(command)}',"
+    about = f"the command of event {number}, '{shortened(oneline(command), _LONGEST_QUOTED)}',"
     if status is None and not took_s:
         return Words(f"{about} was not run: {output}", "run it by hand, and see what it says")
-    printed = f': "{_shortened(output)}"' if output else ""
+    printed = f': "{end_of(oneline(output), _LONGEST_QUOTED)}"' if output else ""
     took = format_duration(took_s)
     if status is None:
         return Words(
@@ -75,13 +75,6 @@ def command_failed(
     return Words(
         f"{about} ended {how} after {took}{printed}", "run it by hand, and see what it says"
     )
-
-
-def _shortened(text: str) -> str:
-    text = oneline(text)
-    if len(text) <= _LONGEST_QUOTED:
-        return text
-    return f"{text[:_LONGEST_QUOTED]}..."
 
 
 @finding(STOPPED, "warning")

@@ -212,11 +212,20 @@ def packets_sent_again(
     share: float,
     within_s: float,
     one_network: bool,
+    events: Sequence[EventWords] = (),
+    met_time_wait: bool = False,
 ) -> Words:
     """The sockets of asyncli's connections sent 1 % or more of their requests again, as the kernel
     reports for each of them; or the server's host sent as much again, counted for all its programs,
-    while so many answers were late. ``here``: asyncli's sockets did.
+    while so many answers were late. ``here``: asyncli's sockets did. ``events``: those of the plan
+    in whose time it began.
+
+    An info where connects met sockets in TIME_WAIT: for a minute the kernel keeps the sockets of
+    connections that the server has ended, and where nothing listens it answers a connect from the
+    same port as a packet of the earlier connection, so that the connect is sent again.
+    ``met_time_wait``: these did.
     """
+    began = f"; that began {in_the_time_of(events)}" if events else ""
     when = (
         f"between {format_clock(from_s)} and {format_clock(to_s)}, up to {format_share(share)} of"
     )
@@ -228,16 +237,24 @@ def packets_sent_again(
             f"the server's host sent {segments} again {when} what it sent, "
             "while as many answers were late"
         )
+    sent_again += f" within {within_s:.0f} s"
+    if met_time_wait:
+        return Words(
+            f"{sent_again}: others were refused, and no listening socket dropped any, so they look "
+            "like connects that met sockets of connections which the server had ended (TIME_WAIT), "
+            f"while nothing listened{began}",
+            "none needed: such a connect takes a second longer, and only while nothing listens",
+            "info",
+        )
     if one_network:
         return Words(
-            f"{sent_again} within {within_s:.0f} s: "
-            "a full listen queue dropped them, or a firewall",
+            f"{sent_again}: a full listen queue dropped them, or a firewall{began}",
             "see the server's listen queue (ss -ltn: Recv-Q), "
             "and this host's firewall (nft list ruleset)",
         )
     between = "here and the server" if here else "the server and here"
     return Words(
-        f"{sent_again} within {within_s:.0f} s: packets were lost, or a full queue dropped them",
+        f"{sent_again}: packets were lost, or a full queue dropped them{began}",
         f"see links, cables and firewalls between {between} (ip -s link), "
         "and the server's listen queue",
     )

@@ -53,6 +53,9 @@ STOPPED = "stopped_by_user"
 CUT = "cut_off"
 #: The run was resumed.
 RESUMED = "resumed"
+#: For so long (s) at most a run that was killed had gone on after the last instant in its file: the
+#: generator counts each second, and the file is written each second.
+UNRECORDED_S = 2.0
 #: In the environment of a run resumed against another server: the last instant of the previous one
 #: (s).
 SERVER_CHANGED = "server_changed_s"

@@ -67,6 +67,13 @@ def shortened(text: str, most: int = MOST_SHOWN) -> str:
     return f"{text[:most]}..."
 
 
+def end_of(text: str, most: int = MOST_SHOWN) -> str:
+    """The end of a text, after an ellipsis where it is cut."""
+    if len(text) <= most:
+        return text
+    return f"...{text[-most:]}"
+
+
 def brief(data: bytes) -> str:
     """The beginning of a peer's reason, which may be long or not be text."""
     text = oneline(data[:MOST_SHOWN].decode(errors="replace"))

@@ -12,9 +12,9 @@ from asyncli.analysis.noticed import Noticed
 from asyncli.analysis.provoked import Back, Closed, ServerPrice, SpentDescriptors
 from asyncli.analysis.slow_readers import SlowReaderCost, SlowReaders
 from asyncli.model.planned_events import UNREAD_BYTES
-from asyncli.model.records import HANDSHAKES_IN_VAIN, handshakes_in_vain
+from asyncli.model.records import HANDSHAKES_IN_VAIN, UNRECORDED_S, handshakes_in_vain
 from asyncli.model.run import TICK_S
-from asyncli.model.text import oneline
+from asyncli.model.text import end_of, oneline
 from asyncli.model.units import (
     format_bytes,
     format_clock,
@@ -80,7 +80,8 @@ def _command(event: EventPart) -> str:
     """How a command ended, and how many connections the server ended in its time."""
     text = f"run '{oneline(event.text)}' {_when(event)}: {ending(event)}"
     if event.output and event.took_s:
-        text += f', printed "{oneline(str(event.output))[:_LONGEST_QUOTED]}"'
+        # What a command prints last says how it went.
+        text += f', printed "{end_of(oneline(str(event.output)), _LONGEST_QUOTED)}"'
     if event.ended is msgspec.UNSET:
         return text
     text += without_answers(event)
@@ -183,7 +184,10 @@ def _interrupted(event: EventPart) -> str:
     if not isinstance(event.interrupted_after_s, float):
         return ""
     after = format_duration(event.interrupted_after_s)
-    return f"; the run was interrupted {after} after it began, and what came then was not seen"
+    return (
+        f"; the run was interrupted {after} after it began or up to "
+        f"{format_duration(UNRECORDED_S)} later, and what came then was not seen"
+    )
 
 
 def _absent(event: EventPart, where: str) -> str:
@@ -559,6 +563,19 @@ def connects_of(event: EventPart) -> int:
     return connects
 
 
+#: How connects failed, where the key does not say it in a sentence. A handshake may have been
+#: refused by an answer, or have ended without one, as in the listen queue of a process that ends.
+_HOW_FAILED = {
+    "connect_timeout": "without an answer in time",
+    "tls_timeout": "without TLS's handshake in time",
+    "tls_failed": "that failed in TLS's handshake",
+    "handshake_refused": "refused or ended in the handshake",
+    "handshake_timeout": "without an answer to the handshake in time",
+    "no_ports": "without a free local port",
+    "no_descriptors": "without a free descriptor",
+}
+
+
 def _attempts(event: EventPart) -> str:
     connects = connects_of(event)
     if not connects:
@@ -571,7 +588,8 @@ def _attempts(event: EventPart) -> str:
         return f"{attempts}, none failed"
     parts = []
     for cause, count in failures.items():
-        parts.append(f"{format_count(count)} {cause}{_though_accepted(event, cause)}")
+        how = _HOW_FAILED.get(cause, cause)
+        parts.append(f"{format_count(count)} {how}{_though_accepted(event, cause)}")
     if phantoms:
         parts += _without_answer(event, phantoms)
     return f"{attempts}, of which failed: {', '.join(parts)}{at_addresses(event.failed_at)}"

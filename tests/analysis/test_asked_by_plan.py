@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 from synthetic_run import a_run
 
 from asyncli.analysis.asked_by_plan import asked_by_plan, failed_commands
+from asyncli.analysis.generations import changes
 from asyncli.findings.probes import server_ended, server_master_ended, server_restarted
+from asyncli.findings.reconcile import counters_restarted
 from asyncli.findings.server import server_processes_changed, server_reloaded
 from asyncli.model.records import EventCounts, Finding, RunEvent
-from asyncli.model.run import EVENT_SETTLES_S
+from asyncli.model.run import EVENT_SETTLES_S, Run
 from asyncli.report.summary import summarise
 
+Level = Callable[[float], float]
 COMMAND_S = 30.0
 ENDED_S = 31.5
 
@@ -103,6 +107,38 @@ def test_of_two_commands_the_last_one_restarted_it() -> None:
     assert "event 2" in told.evidence
 
 
+def two_deploys(**metrics: Level) -> Run:
+    """Commands at 30 s and 50 s, each of a second."""
+    run = a_run(1_000, hold_s=60.0, keepalive_s=4.0, timeout_s=2.0, events=("10s run deploy", "30s run deploy"))
+    for number, begun_s in ((1, COMMAND_S), (2, COMMAND_S + 20.0)):
+        run.events.append(RunEvent("run", begun_s, begun_s + 1.0, "deploy", {"number": number}))
+    for sample in run.samples:
+        for name, level in metrics.items():
+            sample.values[name.replace("__", ".")] = level(sample.t_s)
+    return run
+
+
+@pytest.mark.parametrize(("second_s", "severity", "named"), [(51.0, "info", (1, 2)), (45.0, "warning", ())])
+def test_a_finding_of_two_restarts_names_the_events_of_both(second_s: float, severity: str, named: tuple[int, ...]) -> None:
+    """It is a fault where one of them was at no command's time."""
+    counters = counters_restarted([31.0, second_s], "accepts", 241.0, 195.0)
+    ended = [server_ended(at_s, "the server's processes ended", None) for at_s in (31.0, second_s)]
+    told = asked_by_plan(two_deploys(), [counters, *ended, server_restarted(77)])
+    for finding in (told[0], told[-1]):
+        assert finding.severity == severity
+        assert tuple(number for number in (1, 2) if f"event {number}" in finding.evidence) == named
+
+
+def test_processes_that_came_and_went_are_told_by_the_event_whose_they_were() -> None:
+    """One by the first command, two by the second, and one at another time."""
+    times: Level = lambda t_s: float((t_s > 31.0) + (t_s > 42.0) + 2 * (t_s > 51.0))  # noqa: E731
+    run = two_deploys(server__processes=lambda _: 5.0, server__started=times, server__joined=times, server__ended=times)
+    told = asked_by_plan(run, changes(run))
+    assert [(finding.fields["started"], finding.severity) for finding in told] == [(1, "info"), (1, "warning"), (2, "info")]
+    assert ["event 1" in told[0].evidence, "event 2" in told[2].evidence] == [True, True]
+    assert all(finding.fields["to_s"] - finding.fields["from_s"] < 1.0 for finding in told)
+
+
 def test_a_command_that_never_ended_may_have_restarted_it_at_any_time() -> None:
     assert {finding.severity for finding in findings_of(60.0, end_s=None)} == {"info"}
 
@@ -126,6 +162,12 @@ def test_a_command_that_did_not_succeed_is_a_warning(status: int | None, says: s
     assert (told.severity, told.fields["number"], told.fields["status"]) == ("warning", 1, status)
     assert says in told.evidence
     assert "absent" in told.evidence
+
+
+def test_the_end_of_a_long_output_says_why_a_command_failed() -> None:
+    output = "first " + 300 * "more " + "last"
+    [told] = failed(1, output=output)
+    assert ('more last"' in told.evidence, "first" in told.evidence, '"...' in told.evidence) == (True, False, True)
 
 
 def test_a_command_that_was_not_run_says_why() -> None:

@@ -20,7 +20,7 @@ from asyncli.analysis.totals import fold
 from asyncli.core.histogram import Histogram, bucket
 from asyncli.core.ramp import Ramp
 from asyncli.model.plan import Plan
-from asyncli.model.records import CHURN, Deaths, EventCounts, Finding, Phase, ProtocolCounts, Sample, Tick
+from asyncli.model.records import CHURN, Deaths, EventCounts, Finding, Phase, ProtocolCounts, RunEvent, Sample, Tick
 from asyncli.model.run import Run
 
 
@@ -142,6 +142,52 @@ def test_connections_of_killed_workers_and_from_before_are_no_other_clients() ->
     assert beyond(run, killed)[:2] == (788, 500)
 
 
+def worker_killed(*, ended: int, processes: float = 1.0, server: str = "nginx/1.26.3") -> Run:
+    """A command ends connections at 40 s; nginx's page counts 300 more from then on, and a process of it has ended."""
+    run = msgspec.structs.replace(a_run(20_000, events=("10s run restart",)))
+    run.environment |= {"server": {"label": server}}
+    run.events.append(RunEvent("run", 40.0, 40.2, "kill", {"number": 1, "took_s": 0.2}))
+    for t_s, tick in run.ticks:
+        if 40.0 < t_s <= 41.0:
+            tick.events[1] = EventCounts(ended=ended, opened=ended)
+    for sample in run.samples:
+        sample.values["server.ended"] = processes * (sample.t_s > 40.5)
+    shift(run, "status.active", 300.0, since_s=40.0)
+    return run
+
+
+def test_connections_whose_worker_a_command_killed_are_the_event_s() -> None:
+    by_code = {finding.code: finding for finding in look(worker_killed(ended=299))[1]}
+    beyond = by_code["reconcile_held"].fields["beyond"]
+    assert (beyond["killed"], beyond["killed_in"]) == (300, [{"number": 1, "kind": "run"}])
+    assert "event 1" in by_code["reconcile_held"].remedy
+
+
+@pytest.mark.parametrize(
+    "run",
+    [worker_killed(ended=200), worker_killed(ended=299, processes=0.0), worker_killed(ended=299, server="haproxy")],
+    ids=["fewer ended", "no process ended", "another server"],
+)
+def test_other_connections_that_a_page_counts_are_no_killed_worker_s(run: Run) -> None:
+    assert {finding.code: finding for finding in look(run)[1]}["reconcile_held"].fields["beyond"]["killed"] == 0
+
+
+@pytest.mark.parametrize(("agrees_between", "begun_s"), [(False, 30.0), (True, 60.0)])
+def test_a_difference_that_much_in_flight_hides_for_a_while_goes_on(agrees_between: bool, begun_s: float) -> None:
+    """The server counts 300 too many from 30 s on, and a storm of all is at 50 s; or from 30 s to 40 s, and again from 60 s on."""
+    run = a_run(20_000)
+    shift(run, "status.active", 300.0, since_s=30.0)
+    if agrees_between:
+        shift(run, "status.active", -300.0, since_s=40.0, until_s=60.0)
+    for t_s, tick in run.ticks:
+        if 50.0 < t_s <= 52.0:
+            tick.opened += 5_000
+            tick.events[1] = EventCounts(ended=5_000)
+    held = [divergence for divergence in look(run)[0].divergences if divergence.pair == "held"]
+    assert held[-1].from_s == pytest.approx(begun_s, abs=2.0)
+    assert len(held) == 1 + agrees_between
+
+
 def test_connections_from_before_the_first_connect_were_not_in_flight() -> None:
     """Connections of an earlier run that the server still counts, hidden by many that open and close at the end."""
     run = a_run(20_000)
@@ -152,7 +198,7 @@ def test_connections_from_before_the_first_connect_were_not_in_flight() -> None:
     for metric in ("status.accepts", "status.handled"):
         shift(run, metric, 300.0, since_s=run.ticks[last][0])
     found = {one.code: one for one in look(run)[1]}
-    assert found["reconcile_stale"].fields == {"by": 182, "killed": 0, "before": 182}
+    assert found["reconcile_stale"].fields == {"by": 182, "killed": 0, "before": 182, "killed_in": []}
     assert "reconcile_in_flight" not in found or "held" not in [one["pair"] for one in found["reconcile_in_flight"].fields["apart"]]
     # Some of them are gone: the finding has both numbers.
     shift(run, "status.active", -80.0, since_s=30.0)
@@ -449,6 +495,21 @@ def test_a_server_that_was_restarted() -> None:
     # Only three connects of others since the restart are too many; earlier counts are not lost.
     assert (result.accepts_delta, result.handled_delta) == (20_003, 20_003)
     assert [one.pair for one in result.divergences] == ["accepts"]
+
+
+@pytest.mark.parametrize("restarts_s", [(50.5,), (45.5, 50.5, 55.5)])
+def test_of_each_restart_the_server_s_own_last_count_is_added(restarts_s: tuple[float, ...]) -> None:
+    """What a server counted that is restarted again and again adds up to what one counts that never was."""
+    unbroken, run = shifted(without=REQUESTS), shifted(without=REQUESTS)
+    rows = list(unbroken.series("status.requests").rows())
+    for sample in run.samples:
+        before = [count for t_s, count in rows if any(t_s < at_s < sample.t_s for at_s in restarts_s)]
+        if before and "status.requests" in sample.values:
+            sample.values["status.requests"] -= before[-1]
+    result, findings = look(run)
+    (restarted,) = [finding for finding in findings if finding.code == "counters_restarted"]
+    assert len(restarted.fields["at_s"]) == len(restarts_s)
+    assert (result.requests_delta, result.divergences) == (look(unbroken)[0].requests_delta, [])
 
 
 def test_a_ramp_that_fell_behind_what_was_asked() -> None:

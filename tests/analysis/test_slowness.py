@@ -11,7 +11,7 @@ from asyncli.analysis.losses.unanswered import period_s
 from asyncli.analysis.totals import fold
 from asyncli.core.histogram import Histogram
 from asyncli.findings.run import stopped_by_user
-from asyncli.model.records import Deaths, ProtocolCounts, TcpCounts
+from asyncli.model.records import Deaths, EventCounts, ProtocolCounts, RunEvent, TcpCounts
 from asyncli.model.run import Run
 from asyncli.model.units import LONGEST_S
 
@@ -134,6 +134,45 @@ def test_retransmitted_segments(again: int, count: int | None) -> None:
     found = packets_lost(run)
     assert [one.fields["count"] for one in found] == ([count] if count else [])
     assert all(0.01 < one.fields["share"] < 0.2 and one.fields["here"] for one in found)
+
+
+def restarted(*, refused: int = 40, ended: int = 300, drops: int = 0, tcp: TcpCounts | None = None) -> Run:
+    """A command of the plan stops the server at 30 s: it ends 300 connections, and connects are refused until 34 s and sent again."""
+    run = a_run(1000, events=("20s run restart",))
+    run.events.append(RunEvent("run", 30.0, 34.0, "restart", {"number": 1, "took_s": 4.0}))
+    for t_s, tick in run.ticks:
+        if 30 < t_s <= 31:
+            tick.events[1] = EventCounts(ended=ended)
+        if 31 < t_s <= 34:
+            tick.events[1] = EventCounts(failures={"refused": refused} if refused else {})
+            tick.tcp = tcp or TcpCounts(segments=50)
+    for sample in run.samples:
+        sample.values["tcp.ListenDrops"] = 7.0 + (drops if sample.t_s > 32 else 0)
+    return run
+
+
+def test_connects_that_meet_the_stopped_server_s_time_wait_are_no_lost_packets() -> None:
+    (told,) = packets_lost(restarted())
+    assert (told.code, told.severity, told.fields["count"]) == ("packets_sent_again", "info", 150)
+    assert told.fields["met_time_wait"]
+    assert told.fields["events"] == [{"number": 1, "kind": "run"}]
+    assert told.fields["from_s"] == pytest.approx(31.0, abs=1.0)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [restarted(refused=0), restarted(ended=20), restarted(drops=150), restarted(tcp=TcpCounts(segments=50, heartbeats=50))],
+    ids=["nobody was refused", "fewer ended", "a queue dropped some", "heartbeats too"],
+)
+def test_other_connects_that_are_sent_again_may_have_been_dropped(run: Run) -> None:
+    assert [(told.severity, told.fields["met_time_wait"]) for told in packets_lost(run)] == [("warning", False)]
+
+
+def test_where_drops_are_not_read_a_listen_queue_may_have_been_full() -> None:
+    run = restarted()
+    for sample in run.samples:
+        del sample.values["tcp.ListenDrops"]
+    assert [(told.severity, told.fields["met_time_wait"]) for told in packets_lost(run)] == [("warning", False)]
 
 
 @pytest.mark.parametrize("late", [True, False])

@@ -61,6 +61,14 @@ def other_drops(run: Run) -> DroppedConnects:
     return _dropped_connects(run, Series(dropped.t_s, without_full), overflows(run))
 
 
+def drops_by_listeners_s(run: Run) -> list[float] | None:
+    """The instants (s) by which listening sockets of the server's network had dropped connects;
+    None where that is not read.
+    """
+    dropped = _counter(run, "ListenDrops")
+    return _rises(dropped) if dropped else None
+
+
 def _counter(run: Run, name: str) -> Series:
     """A counter of the server's network until the drain; empty where that is not sampled."""
     if not run.sides.server or run.place.server_apart:
@@ -86,7 +94,7 @@ def _dropped_connects(run: Run, counter: Series, explained: DroppedConnects) -> 
     for t_s, tick in run.ticks:
         own = tick.tcp or _NOTHING
         lost = own.unanswered + tick.failures.get("connect_timeout", 0)
-        if (own.connects or lost) and _any_between(instants, t_s - 1.0 - longest_s, t_s + MISSED_S):
+        if (own.connects or lost) and any_between(instants, t_s - 1.0 - longest_s, t_s + MISSED_S):
             connects += own.connects + lost
             unanswered += lost
     connects -= explained.connects
@@ -104,6 +112,7 @@ def _rise(counter: Series) -> int:
     return round((counter.last() or 0.0) - (counter.first() or 0.0))
 
 
-def _any_between(instants: list[float], from_s: float, to_s: float) -> bool:
+def any_between(instants: list[float], from_s: float, to_s: float) -> bool:
+    """Whether one of ``instants``, which are in order, is in that time."""
     after = bisect.bisect_left(instants, from_s)
     return after < len(instants) and instants[after] <= to_s

@@ -8,7 +8,7 @@ import bisect
 import itertools
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -18,6 +18,7 @@ from asyncli.analysis.event_times import events_begun_in, events_with_most, mark
 from asyncli.analysis.losses.own_sockets import sent_again
 from asyncli.analysis.losses.server_evidence import ServerEvidence, stopped_since
 from asyncli.analysis.losses.table import began_s
+from asyncli.analysis.losses.time_waits import ticks_that_met_time_wait
 from asyncli.analysis.losses.unanswered import (
     Silence,
     answered_within_us,
@@ -31,7 +32,7 @@ from asyncli.findings import slowness as latency
 from asyncli.model.metrics import TCP
 from asyncli.model.plan import Plan
 from asyncli.model.records import SENT_AGAIN_S, STOPPED, Finding, Phase
-from asyncli.model.run import Run, Ticks
+from asyncli.model.run import TICK_S, Run, Ticks
 
 # The span (s) of a share, and the fewest retransmissions that matter: clean networks lose less than
 # one segment in a thousand.
@@ -257,21 +258,27 @@ def _above(least_us: float, times: Histogram, of: int) -> Histogram:
 def packets_lost(run: Run) -> list[Finding]:
     """A finding of ten seconds or more in which our own sockets sent 1 % or more of their requests
     and connects again; and, with an agent, one of as many retransmissions of the server's host,
-    whose losses towards us only its counters show.
+    whose losses towards us only its counters show. Of connects that met sockets in TIME_WAIT one of
+    its own: nothing dropped these.
     """
-    start_s = run.first_connect_s
-    if not math.isfinite(start_s):
+    if not math.isfinite(run.first_connect_s):
         return []
-    findings = _sent_again_by(run, start_s, here=True)
+    ours_s = {t_s for t_s, tick in run.ticks if tick.tcp is not None and tick.tcp.segments}
+    met_time_wait_s = {t_s for t_s, _ in ticks_that_met_time_wait(run)}
+    findings = _sent_again_by(run, ours_s - met_time_wait_s)
+    findings += _sent_again_by(run, met_time_wait_s, met_time_wait=True)
     if run.sides.far is not None:
-        findings += _sent_again_by(run, start_s, here=False)
+        findings += _sent_again_by(run, None)
     return findings
 
 
-def _sent_again_by(run: Run, start_s: float, here: bool) -> list[Finding]:
-    """The finding of the retransmissions of this host (``here``) or of the server's; none if there
-    are few.
+def _sent_again_by(
+    run: Run, ours_s: Collection[float] | None, *, met_time_wait: bool = False
+) -> list[Finding]:
+    """The finding of the retransmissions of our own sockets in the seconds that end at ``ours_s``;
+    or of the server's host (None); none if there are few.
     """
+    start_s = run.first_connect_s
     stop_s = run.stop_s
     # Spans with a tick: how many others there are is up to the instants, which may be a stranger's.
     spans = {int((t_s - start_s) / _SPAN_S) for t_s, _ in run.ticks if start_s <= t_s < stop_s}
@@ -282,29 +289,34 @@ def _sent_again_by(run: Run, start_s: float, here: bool) -> list[Finding]:
         low_s = start_s + number * _SPAN_S
         high_s = min(stop_s, start_s + (number + 1) * _SPAN_S)
         ticks = run.ticks_between(low_s, high_s)
-        if here:
-            again, sent = _sent_again_here(ticks)
-        else:
+        telling = ticks
+        if ours_s is None:
             again, sent = _sent_again_there(run, ticks, low_s, high_s)
+        else:
+            telling = [(t_s, tick) for t_s, tick in ticks if t_s in ours_s]
+            again = sent_again(telling).segments
+            sent = sum(tick.started + tick.sent for _, tick in ticks)
         if again < _FEWEST or again < WORTH_TELLING * (again + sent):
             continue
         worst = max(worst, again / (again + sent))
         count += again
-        for t_s, tick in ticks:
-            if not here or (tick.tcp is not None and tick.tcp.segments):
-                instants.append(t_s)
+        instants += [t_s for t_s, _ in telling]
     if not count:
         return []
+    from_s = instants[0] - TICK_S
     return [
         latency.packets_sent_again(
-            here, count, instants[0] - 1.0, instants[-1], worst, _SPAN_S, run.sides.one_network
+            ours_s is not None,
+            count,
+            from_s,
+            instants[-1],
+            worst,
+            _SPAN_S,
+            run.sides.one_network,
+            events=events_begun_in(run, from_s),
+            met_time_wait=met_time_wait,
         )
     ]
-
-
-def _sent_again_here(ticks: Ticks) -> tuple[int, int]:
-    """Segments that our own sockets sent again, and how many connects and requests they sent."""
-    return sent_again(ticks).segments, sum(tick.started + tick.sent for _, tick in ticks)
 
 
 def _sent_again_there(run: Run, ticks: Ticks, low: float, high: float) -> tuple[int, int]:
