@@ -59,9 +59,10 @@ def command_failed(
     it with the hold, or could not run it; ``took_s``: how long it ran, 0 if it did not; ``output``:
     the end of what it printed, or why it did not run.
     """
-    about = f"the command of event {number}, '{shortened(oneline(command), _LONGEST_QUOTED)}',"
+    named = f"the command of event {number}, '{shortened(oneline(command), _LONGEST_QUOTED)}'"
     if status is None and not took_s:
-        return Words(f"{about} was not run: {output}", "run it by hand, and see what it says")
+        return Words(f"{named}: {output}", "run it by hand if it is still to be done")
+    about = f"{named},"
     printed = f': "{end_of(oneline(output), _LONGEST_QUOTED)}"' if output else ""
     took = format_duration(took_s)
     if status is None:

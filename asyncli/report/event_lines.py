@@ -66,12 +66,25 @@ def _all_is_well(event: EventPart) -> bool:
 
 
 def _well(well: Sequence[EventPart], done: Sequence[EventPart]) -> str:
-    """One sentence for all of these events."""
-    slowest = max(well, key=_all_s)
-    text = f"After {format_count(len(well))} of {format_many(len(done), 'event')} all were back"
+    """One sentence for all of these events: those that ended some, and the others."""
+    came_back_from = [event for event in well if _ended_some(event)]
+    ended_nobody = len(well) - len(came_back_from)
+    of_all = f"of {format_many(len(done), 'event')}"
+    if not came_back_from:
+        return f"{format_count(ended_nobody)} {of_all} ended no connection."
+    slowest = max(came_back_from, key=_all_s)
+    text = f"After {format_count(len(came_back_from))} {of_all} all were back"
     if _all_s(slowest):
         text += f", {format_duration(_all_s(slowest))} at most (event {slowest.number})"
-    return f"{text}, and no connect failed."
+    text += ", and no connect failed"
+    if ended_nobody:
+        text += f"; {format_count(ended_nobody)} ended no connection"
+    return f"{text}."
+
+
+def _ended_some(event: EventPart) -> bool:
+    """Whether it ended some connections, or had some stall."""
+    return event.back is not msgspec.UNSET and concerned(event) > 0
 
 
 def _all_s(event: EventPart) -> float:

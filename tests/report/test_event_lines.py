@@ -126,3 +126,12 @@ def test_of_many_events_those_that_went_well_are_one_line() -> None:
     lines = event_lines([*well, nobody, *others], "http")
     assert len(lines) == 5
     assert ["300" in lines[0], "6 of" in lines[3], lines[4].startswith("Of 1")] == [True] * 3
+
+
+def test_of_many_events_those_that_ended_nobody_are_counted_apart() -> None:
+    well = [all_back(number, float(number)) for number in range(1, 5)]
+    quiet = [EventPart(number, "run", 9.0, 10.0, "true", output="", status=0, ended=0, took_s=0.1) for number in range(5, 8)]
+    [said] = event_lines([*well, *quiet], "http")
+    assert ["4 of 7" in said, "3 ended" in said] == [True, True]
+    [said] = event_lines(quiet * 2, "http")
+    assert ["6 of 6" in said, "back" in said] == [True, False]
