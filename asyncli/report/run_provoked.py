@@ -606,7 +606,7 @@ def at_addresses(counts: list[AtAddress] | msgspec.UnsetType) -> str:
         named.append(f"{format_count(place.count)} at {oneline(place.address)}")
     if len(counts) > len(named):
         named.append(f"the others at {format_count(len(counts) - len(named))} more addresses")
-    return f", of them {', '.join(named)}"
+    return f"; by address: {', '.join(named)}"
 
 
 #: Where connects were that got no answer in time.
