@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from asyncli.analysis.away import Away
@@ -41,9 +43,10 @@ def event_blocks(events: list[EventPart]) -> list[doc.Block]:
     """A block of lines for each event that was done."""
     blocks: list[doc.Block] = []
     commands = [event for event in events if event.output is not msgspec.UNSET]
+    marks = [event for event in events if event.kind == "mark"]
     for event in events:
         if event.output is not msgspec.UNSET:
-            text = _command(event)
+            text = _command(event) + _after_mark(event, marks)
             if event is commands[-1]:
                 text += _counted_to_the_end(event)
             blocks.append(_headed(f"Event {event.number}", text))
@@ -127,6 +130,26 @@ def longest_away(event: EventPart) -> str:
     if away.at_least is None or not away.at_least.max_s:
         return ""
     return f"the longest was away for {format_duration(away.at_least.max_s)} or more"
+
+
+def _after_mark(event: EventPart, marks: Sequence[EventPart]) -> str:
+    """That the user noted something after a command, and the server ended connections after that:
+    they count with the command; "" where neither was so.
+    """
+    closed = event.closed_after
+    if not isinstance(closed, Closed) or closed.last_s is None:
+        return ""
+    if not isinstance(event.took_s, float):
+        return ""
+    ended_s = event.at_s + event.took_s
+    for mark in marks:
+        if ended_s < mark.at_s < event.at_s + closed.last_s:
+            after = format_duration(mark.at_s - ended_s)
+            return (
+                f"; what it ended since the mark '{oneline(mark.text)}', {after} after the command "
+                "had ended, counts with the event too"
+            )
+    return ""
 
 
 def _counted_to_the_end(event: EventPart) -> str:

@@ -14,6 +14,7 @@ from asyncli.analysis.noticed import Noticed, WhyNotKnown
 from asyncli.analysis.provoked import Back, Closed, EventLatency, ServerPrice
 from asyncli.analysis.slow_readers import SlowReaderCost, SlowReaders, Why
 from asyncli.model.records import Gap, RunEvent
+from asyncli.report import document as doc
 from asyncli.report.event_lines import line_of
 from asyncli.report.run_events import _beats_counted, _clean
 from asyncli.report.run_provoked import (
@@ -257,6 +258,17 @@ def test_a_command_says_when_the_server_ended_connections() -> None:
     assert "9 s," in _command(part)
     part.closed_after = Closed(9.0, 9.5, 12.0, 0)
     assert ("9 s," in _command(part), "9 s" in _command(part), "12 s," in _command(part)) == (False, True, True)
+
+
+@pytest.mark.parametrize(("marked_s", "is_named"), [(0.3, False), (4.5, True), (13.0, False)])
+def test_what_ended_after_a_mark_of_the_user_names_it(marked_s: float, is_named: bool) -> None:
+    """Not one while the command ran, nor one after the last end."""
+    part = deployed()
+    part.took_s = 0.5
+    part.closed_after = Closed(0.2, 6.0, 9.0, 0)
+    note = EventPart(1, "mark", part.at_s + marked_s, None, "by hand")
+    said = " ".join(doc.plain(block.words) for block in event_blocks([part, note]) if isinstance(block, doc.Paragraph))
+    assert ("by hand" in said) is is_named
 
 
 def deployed() -> EventPart:
