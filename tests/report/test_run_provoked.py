@@ -14,10 +14,10 @@ from asyncli.analysis.noticed import Noticed, WhyNotKnown
 from asyncli.analysis.provoked import Back, Closed, EventLatency, ServerPrice
 from asyncli.analysis.slow_readers import SlowReaderCost, SlowReaders, Why
 from asyncli.model.records import Gap, RunEvent
-from asyncli.report import document as doc
 from asyncli.report.event_lines import line_of
 from asyncli.report.run_events import _beats_counted, _clean
 from asyncli.report.run_provoked import (
+    _after_mark,
     _back,
     _comeback,
     _command,
@@ -267,8 +267,7 @@ def test_what_ended_after_a_mark_of_the_user_names_it(marked_s: float, is_named:
     part.took_s = 0.5
     part.closed_after = Closed(0.2, 6.0, 9.0, 0)
     note = EventPart(1, "mark", part.at_s + marked_s, None, "by hand")
-    said = " ".join(doc.plain(block.words) for block in event_blocks([part, note]) if isinstance(block, doc.Paragraph))
-    assert ("by hand" in said) is is_named
+    assert ("by hand" in _after_mark(part, [note])) is is_named
 
 
 def deployed() -> EventPart:
