@@ -249,6 +249,36 @@ def test_without_a_status_page_a_stopped_server_is_told_by_its_processes(stopped
     assert "status page" not in finding.evidence
 
 
+@pytest.mark.parametrize(
+    ("stopped", "cores", "is_silent", "sent", "stands_still"),
+    [
+        # The worker of a server whose master sleeps.
+        (1.0, 0.0, True, 60, True),
+        # A helper was stopped: the others serve, or compute.
+        (1.0, 0.0, False, 60, False),
+        (1.0, 0.5, True, 60, False),
+        # Its processes wait for something, of which nothing tells.
+        (0.0, 0.0, True, 60, False),
+        # So few were sent that chance had them all go to the one that was stopped.
+        (1.0, 0.0, True, 0, False),
+    ],
+)
+def test_a_server_stands_still_of_which_a_part_is_stopped_and_the_rest_serves_nobody(
+    stopped: float, cores: float, is_silent: bool, sent: int, stands_still: bool
+) -> None:
+    run = without(command(silent(30, 34) if is_silent else a_run(1_000)), "status.", "server.workers")
+    for sample in run.samples:
+        halted = stopped if 29.5 < sample.t_s < 34.5 else 0.0
+        sample.values |= {"server.processes": 2.0, "server.stopped": halted, "server.cpu_s": 9.0 + cores * sample.t_s}
+    for t_s, tick in run.ticks:
+        if 30 < t_s < 35:
+            tick.sent, tick.bytes_received = sent, 0 if is_silent else 1
+        elif is_silent and 29 < t_s < 30:
+            tick.sent = tick.answered
+    done = provoked(run, run.series(metrics.SERVER_PSS_BYTES))[1]
+    assert done.stood_still_s == pytest.approx(4.0 if stands_still else 0.0, abs=1.1 if stands_still else 0.0)
+
+
 def with_errors(run: Run, *instants: int) -> Run:
     """Ten heartbeats with an error in each of these seconds."""
     for t_s, tick in run.ticks:

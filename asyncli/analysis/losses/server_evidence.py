@@ -554,6 +554,14 @@ def all_stopped(run: Run) -> Series:
     return Series(list(stopped.t_s), are_all)
 
 
+def any_stopped(run: Run) -> Series:
+    """The same, of any of these processes: it need not be one that holds connections, such as the
+    only worker beside a master that sleeps.
+    """
+    _, stopped = _holding_and_stopped(run)
+    return Series(list(stopped.t_s), [float(count > 0) for count in stopped.values])
+
+
 def _holding_and_stopped(run: Run) -> tuple[Series, Series]:
     """How many processes may hold connections, and how many of them are stopped: of nginx its
     workers, of another server all.
