@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from asyncli.analysis.constants import PART
 from asyncli.findings.event_words import EventWords, MarkWords
-from asyncli.model.records import CHURN, RunEvent
+from asyncli.model.records import CHURN, Gap, RunEvent
 from asyncli.model.run import EVENT_SETTLES_S, TICK_S, Run
 
 
@@ -44,15 +44,15 @@ class _Time(NamedTuple):
 
 def _times(run: Run) -> list[_Time]:
     """Those of all events of the plan that did something, in the order of their instants."""
-    return [_time_of(run, event) for event in _events(run)]
+    return [_time_of(run, event, run.event_windows) for event in _events(run)]
 
 
-def _time_of(run: Run, event: RunEvent) -> _Time:
+def _time_of(run: Run, event: RunEvent, windows: Mapping[int, Gap]) -> _Time:
     """A command is over when it has ended and all are back whom the server ended meanwhile, and has
     settled some time after its end, also where another event begins meanwhile; of another event the
     window has both.
     """
-    window = run.event_windows.get(event.fields["number"])
+    window = windows.get(event.fields["number"])
     window_s = event.at_s
     if window is not None:
         window_s = math.inf if window.end_s is None else window.end_s
@@ -113,9 +113,33 @@ def events_with_most(run: Run, counts: Sequence[tuple[float, int]]) -> InTime:
     """The events to which most belongs of what was counted in the seconds that end at these
     instants: those with a tenth of it or more; none where these have fewer than half.
     """
-    of = sum(count for _, count in counts)
     times = _times(run)
-    near_by_second = [(_near(times, run, t_s - TICK_S), count) for t_s, count in counts]
+    return _with_most(times, [(_near(times, run, t_s - TICK_S), count) for t_s, count in counts])
+
+
+def events_when_due(run: Run, due: Sequence[tuple[float, int]]) -> InTime:
+    """The same of heartbeats that were due in the seconds that end at these instants. Each belongs
+    to all events in whose time it was due: one that was stopped before the last of them began
+    answers late all the same. Not to one that was over when the user made a mark.
+    """
+    times = [_time_of(run, event, run.event_times) for event in _events(run)]
+    by_second = []
+    for t_s, count in due:
+        mark = _mark_before(run, t_s - TICK_S)
+        near = []
+        for time in times:
+            is_before_mark = mark is not None and time.over_s < mark.at_s
+            if time.began_s < t_s <= time.settled_s + TICK_S and not is_before_mark:
+                near.append(time)
+        by_second.append((near, count))
+    return _with_most(times, by_second)
+
+
+def _with_most(
+    times: Sequence[_Time], near_by_second: Sequence[tuple[Sequence[_Time], int]]
+) -> InTime:
+    """Of ``times`` those to which a tenth or more of the counts belongs."""
+    of = sum(count for _, count in near_by_second)
     named = []
     for time in times:
         came = sum(count for near, count in near_by_second if time in near)

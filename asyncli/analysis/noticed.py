@@ -4,14 +4,16 @@ that are held.
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
-from asyncli.analysis.constants import FEWEST, WORTH_TELLING
+from asyncli.analysis.constants import FEWEST, MISSED_S, WORTH_TELLING
 from asyncli.analysis.heap_cost import most_processes
 from asyncli.analysis.server_count import (
     is_one_for_each,
@@ -20,7 +22,7 @@ from asyncli.analysis.server_count import (
     server_count,
 )
 from asyncli.model import metrics
-from asyncli.model.records import EventCounts, Gap, Tick
+from asyncli.model.records import CHURN, EventCounts, Gap, Tick
 from asyncli.model.run import EVENT_SETTLES_S, TICK_S, Run
 from asyncli.model.samples import Series
 
@@ -30,7 +32,8 @@ from asyncli.model.samples import Series
 #: connections ended with it, or the run was interrupted; ``losses``: the server ended others in it;
 #: ``another_event``: its silent ones may be among those that it let go, or it came too soon;
 #: ``no_time``: so did the hold's end; ``disagrees``: in the end the server had more than were
-#: silent, or fewer than are held.
+#: silent, or fewer than are held; ``churn``: as many as half of them ended and came in the second
+#: of a reading.
 WhyNotKnown = Literal[
     "not_read",
     "other_clients",
@@ -40,7 +43,17 @@ WhyNotKnown = Literal[
     "another_event",
     "no_time",
     "disagrees",
+    "churn",
 ]
+
+
+class Between(NamedTuple):
+    """How many there were at least and at most: as churn ends and replaces connections, some of
+    those that are held as a second ends may not have been there, or others still, as it was read.
+    """
+
+    at_least: float
+    at_most: float
 
 
 class Noticed(msgspec.Struct, frozen=True):
@@ -49,8 +62,10 @@ class Noticed(msgspec.Struct, frozen=True):
     where it is not known: see ``why``. ``left``: how many it held at the last reading before the
     next event or the drain came, or they were heard again; ``left_after_s``: how long after they
     fell silent that was (s). ``all_at_most_s``: how long after they fell silent it held no silent
-    one of any event (s), where other events came before ``all_s``; None if it held some at each
-    reading that tells, and where ``all_s`` is known.
+    one of any event (s), where other events came before ``all_s``, or where churn hides a few for
+    longer; None if it held some at each reading that tells, and where ``all_s`` is known. ``left``
+    is None too where churn hides since when it held none, if ever; ``left_after_s`` is then of the
+    last reading at which it surely held one.
     """
 
     p50_s: float | None = None
@@ -92,7 +107,9 @@ def _noticed(
     by_counts = _by_counts(run, number, window, counts_read, has_earlier=has_earlier)
     if by_counts.why not in (msgspec.UNSET, "another_event") or by_counts.all_s is not None:
         return by_counts
-    return msgspec.structs.replace(by_counts, all_at_most_s=_gone_by(run, window, counts_read))
+    gone_by = [by_counts.all_at_most_s, _gone_by(run, window, counts_read)]
+    first_s = min((after_s for after_s in gone_by if after_s is not None), default=None)
+    return msgspec.structs.replace(by_counts, all_at_most_s=first_s)
 
 
 def _by_counts(
@@ -110,7 +127,8 @@ def _by_counts(
         return Noticed(why=_why_not_read(run, window, is_counted=bool(counts_read)))
     known = [by_count for by_count in told if by_count.why is msgspec.UNSET]
     # The sockets are those of connections alone, so they say it unless they were read less often.
-    return min(known or told, key=_readings_apart)
+    # One that tells how many were left is better than one in which churn hides that.
+    return min(known or told, key=lambda noticed: (noticed.left is None, _readings_apart(noticed)))
 
 
 def _gone_by(run: Run, window: Gap, counts_read: Sequence[Series]) -> float | None:
@@ -128,8 +146,9 @@ def _gone_by(run: Run, window: Gap, counts_read: Sequence[Series]) -> float | No
             continue
         # By then those that fell silent are no longer in the held ones.
         for t_s, value in count.between(start_s + TICK_S, until_s).rows():
-            silent = value - others - _held(run, t_s)
-            if _is_at_rest(run, t_s) and -bound <= round(silent) <= 0:
+            silent = _silent_at(run, t_s, value, others)
+            is_sure = _is_at_rest(run, t_s) or _is_churned(run, t_s)
+            if is_sure and -bound <= round(silent.at_most) <= 0:
                 gone_by.append(t_s - start_s)
                 break
     return min(gone_by, default=None)
@@ -272,26 +291,147 @@ def _by_count(
     part = count.between(start_s, end_s)
     if others is None or not len(part):
         return None
-    silent = [(t_s - start_s, value - others - _held(run, t_s)) for t_s, value in part.rows()]
-    all_s = _below_for_good(silent, 0.0)
+    silent = _silent_over_time(run, part, start_s, others)
+    middle = [(after_s, _likely(count, silenced)) for after_s, count in silent]
+    all_s = _time_below(silent, 0.0)
     until_s = end_s - start_s if all_s is None else all_s
-    within_s = _longest_gap(silent, until_s)
-    why = _why_not_known(run, start_s, silenced, silent, until_s, has_earlier=has_earlier)
+    within_s = _longest_gap(middle, until_s)
+    why = _why_not_known(run, start_s, silenced, middle, until_s, has_earlier=has_earlier)
     if why is not None:
         return Noticed(within_s=within_s, why=why)
-    last_after_s, last = silent[-1]
-    p50_s = _below_for_good(silent, 0.5 * silenced)
-    if p50_s is None and end_s == cut_s and until_s < EVENT_SETTLES_S:
+    noticed = _when(silent, silenced, all_s, within_s)
+    if noticed.p50_s is None and end_s == cut_s and until_s < EVENT_SETTLES_S:
         return Noticed(within_s=within_s, why="another_event" if later_s else "no_time")
+    if noticed.why is not msgspec.UNSET:
+        return noticed
+    at_reconnect = _at_reconnect(
+        run, number, start_s, silenced, middle, all_s, noticed.within_s or within_s
+    )
+    return msgspec.structs.replace(noticed, at_reconnect=at_reconnect)
+
+
+def _when(
+    silent: Sequence[tuple[float, Between]], silenced: int, all_s: float | None, within_s: float
+) -> Noticed:
+    """After what time it held none of so many ``silenced`` (``all_s``), and how many it held of
+    them; ``within_s``: the longest time between two readings.
+    """
+    half = 0.5 * silenced
+    tenth = 0.1 * silenced
+    p50_s = _time_below(silent, half)
+    last_s, _ = silent[-1]
+    if p50_s is None and _last_above(silent, half) != last_s:
+        return Noticed(within_s=within_s, why="churn")
+    p90_s = _time_below(silent, tenth)
+    for time_s, bound in ((p50_s, half), (p90_s, tenth), (all_s, 0.0)):
+        if time_s is not None:
+            within_s = max(within_s, time_s - (_last_above(silent, bound) or 0.0))
+    left, left_after_s = _left(silent, silenced, all_s)
+    all_at_most_s = None
+    if left is None:
+        all_at_most_s = _below_for_good(
+            [(after_s, count.at_most) for after_s, count in silent], 0.0
+        )
     return Noticed(
         p50_s=p50_s,
-        p90_s=_below_for_good(silent, 0.1 * silenced),
+        p90_s=p90_s,
         all_s=all_s,
-        left=min(silenced, max(0, round(last))),
-        left_after_s=last_after_s,
+        left=left,
+        left_after_s=left_after_s,
+        all_at_most_s=all_at_most_s,
         within_s=within_s,
-        at_reconnect=_at_reconnect(run, number, start_s, silenced, silent, all_s, within_s),
     )
+
+
+def _silent_over_time(
+    run: Run, part: Series, start_s: float, others: Between
+) -> list[tuple[float, Between]]:
+    """How many silent ones the server had, by the seconds since ``start_s``. Of one that churns a
+    later reading tells how many it had at least before, and an earlier one how many at most after:
+    none comes back to it.
+    """
+    silent = [(t_s - start_s, _silent_at(run, t_s, value, others)) for t_s, value in part.rows()]
+    if not any(CHURN in tick.events for _, tick in run.ticks):
+        return silent
+    ceilings = itertools.accumulate([count.at_most for _, count in silent], min)
+    floors = [*itertools.accumulate([count.at_least for _, count in reversed(silent)], max)]
+    bounded = []
+    for (after_s, _), at_least, at_most in zip(silent, reversed(floors), ceilings, strict=True):
+        bounded.append((after_s, Between(min(at_least, at_most), at_most)))
+    return bounded
+
+
+def _silent_at(run: Run, t_s: float, value: float, others: Between) -> Between:
+    held = _held_within(run, t_s)
+    return Between(value - others.at_most - held.at_most, value - others.at_least - held.at_least)
+
+
+def _held_within(run: Run, t_s: float) -> Between:
+    """How many of those that are held the server may have had at an instant."""
+    held = _held(run, t_s)
+    if not _is_churned(run, t_s):
+        return Between(held, held)
+    tick = _tick_of(run, t_s)
+    assert tick is not None
+    came = 0
+    went = tick.connecting
+    for counts in tick.events.values():
+        came += counts.opened + counts.returned
+        went += counts.ended - counts.silenced
+    return Between(held - came, held + went)
+
+
+def _is_churned(run: Run, t_s: float) -> bool:
+    """Whether churn ended or replaced some in the second in which an instant lies."""
+    tick = _tick_of(run, t_s)
+    return tick is not None and CHURN in tick.events
+
+
+def _tick_of(run: Run, t_s: float) -> Tick | None:
+    place = bisect_left(run.ticks, t_s, key=operator.itemgetter(0))
+    if place == len(run.ticks):
+        return None
+    return run.ticks[place][1]
+
+
+def _time_below(silent: Sequence[tuple[float, Between]], bound: float) -> float | None:
+    """From when on (s) there were no more than ``bound``; None if there were at the end, and where
+    that may have been so for longer than a missed reading before it is sure.
+    """
+    perhaps_s = _below_for_good([(after_s, count.at_least) for after_s, count in silent], bound)
+    surely_s = _below_for_good([(after_s, count.at_most) for after_s, count in silent], bound)
+    if perhaps_s is None or surely_s is None or surely_s - perhaps_s > MISSED_S:
+        return None
+    return surely_s
+
+
+def _likely(count: Between, silenced: int) -> float:
+    """The middle, or what comes nearest to it of so many as there can be."""
+    middle = (count.at_least + count.at_most) / 2
+    if middle < 0:
+        return min(0.0, count.at_most)
+    if middle > silenced:
+        return max(silenced, count.at_least)
+    return middle
+
+
+def _left(
+    silent: Sequence[tuple[float, Between]], silenced: int, all_s: float | None
+) -> tuple[int | None, float | None]:
+    """How many it held at the last reading, and when that was (s). Where churn hides since when it
+    held none, if ever, how many is None, and the time that of the last reading at which it surely
+    held one.
+    """
+    last_s, count = silent[-1]
+    if all_s is None and round(count.at_least) <= 0:
+        return None, _last_above(silent, 0.0)
+    return min(silenced, max(0, round(_likely(count, silenced)))), last_s
+
+
+def _last_above(silent: Sequence[tuple[float, Between]], bound: float) -> float | None:
+    """The last reading (s) at which there were surely more than ``bound``; None without one."""
+    after = [after_s for after_s, count in silent if round(count.at_least) > bound]
+    return max(after, default=None)
 
 
 def _begun_s(run: Run, t_s: float) -> float:
@@ -349,16 +489,35 @@ def _held(run: Run, t_s: float) -> float:
     return held.values[place]
 
 
-def _others(run: Run, before: Series) -> float | None:
+def _others(run: Run, before: Series) -> Between | None:
     """What it had beside those that are held, at the last reading of a second in which these did
-    not change; None without one.
+    not change; None without one. Where churn changes them all the while, by all readings of the
+    hold: they are none at least.
     """
+    by_readings = _others_beside_churn(run, before)
+    if by_readings is not None:
+        return by_readings
     for t_s, value in reversed(list(before.rows())):
         if t_s <= run.first_connect_s:
-            return value
+            return Between(value, value)
         if _is_at_rest(run, t_s):
-            return value - _held(run, t_s)
+            others = value - _held(run, t_s)
+            return Between(others, others)
     return None
+
+
+def _others_beside_churn(run: Run, before: Series) -> Between | None:
+    """What all readings in seconds with churn agree on; None without one, or if they do not."""
+    fewest = 0.0
+    highest = math.inf
+    for t_s, value in before.rows():
+        if run.hold is not None and t_s >= run.hold.start_s and _is_churned(run, t_s):
+            held = _held_within(run, t_s)
+            fewest = max(fewest, value - held.at_most)
+            highest = min(highest, value - held.at_least)
+    if math.isinf(highest) or fewest > highest:
+        return None
+    return Between(fewest, highest)
 
 
 def _is_at_rest(run: Run, t_s: float) -> bool:

@@ -14,6 +14,7 @@ import msgspec
 
 from asyncli.analysis.away import Away, Clients, away_of, clients_of
 from asyncli.analysis.constants import FEWEST, MISSED_S
+from asyncli.analysis.due import Spans, latencies_of_due
 from asyncli.analysis.event_pace import EventPace, event_pace
 from asyncli.analysis.in_vain import InVain, in_vain
 from asyncli.analysis.noticed import Noticed, noticed_by_event
@@ -23,14 +24,17 @@ from asyncli.analysis.slow_readers import SlowReaders, slow_readers
 from asyncli.analysis.standstill import longest_by_event
 from asyncli.analysis.totals import Lateness, in_ms
 from asyncli.analysis.without_answers import longest_without_answers
-from asyncli.core.histogram import Histogram, summed
+from asyncli.core.histogram import Histogram
 from asyncli.findings.probes import MASTER_ENDED
 from asyncli.model import metrics
 from asyncli.model.plan import Plan
 from asyncli.model.planned_events import PlannedEvent
 from asyncli.model.records import CHURN, EventCounts, Gap, Tick
-from asyncli.model.run import EVENT_SETTLES_S, Run
+from asyncli.model.run import EVENT_SETTLES_S, Run, Ticks
 from asyncli.model.samples import Series
+
+#: The time in which no event was at work, among the numbers of events.
+_OUTSIDE = None
 
 
 class Back(msgspec.Struct, frozen=True):
@@ -61,8 +65,10 @@ class Closed(msgspec.Struct, frozen=True):
 
 class EventLatency(msgspec.Struct, frozen=True):
     """Of those who came back, in milliseconds: their connects and first answers; of the others,
-    their heartbeats while the event lasted and outside of all events. None where none was, or where
-    more waited as it ended than had been answered.
+    the heartbeats that were due while the event lasted, each also in the time of any other that
+    was at work, and outside of all events; one that was lost without an answer counts with the time
+    it had waited. None where none was, or where one in a hundred or more may have waited for
+    longer than anything tells.
     """
 
     connect_p50: float | None
@@ -187,14 +193,22 @@ def provoked(run: Run, memory: Series, *, collected: bool = False) -> dict[int, 
     if not windows:
         # The latencies of a night take seconds to add.
         return {}
-    [outside_ms] = in_ms(_latencies(run.undisturbed.ticks), 0.99)
+    # Of churn it is its window, which is the hold.
+    times = windows | run.event_times
+    spans_of: dict[int | None, Spans] = {_OUTSIDE: run.spans_outside_events}
+    for number, time in times.items():
+        spans_of[number] = [(math.nextafter(time.start_s, math.inf), time.end_s or math.inf)]
+    due_us = latencies_of_due(run.ticks, spans_of)
+    [outside_ms] = in_ms(due_us[_OUTSIDE], 0.99)
     noticed = noticed_by_event(run)
     silent_s = longest_without_answers(run)
     still_s = longest_by_event(run)
     told = {}
     for number, window in windows.items():
+        others_ms = _others_p99(run, number, times[number], due_us[number])
+        meanwhile_ms = (others_ms, outside_ms)
         done = _provoked(
-            run, number, window, memory, outside_ms, noticed.get(number), collected=collected
+            run, number, window, memory, meanwhile_ms, noticed.get(number), collected=collected
         )
         no_answers_s = None if run.plan.listens else silent_s.get(number, 0.0)
         told[number] = msgspec.structs.replace(
@@ -211,7 +225,7 @@ def _provoked(
     number: int,
     window: Gap,
     memory: Series,
-    outside_ms: float | None,
+    meanwhile_ms: tuple[float | None, float | None],
     noticed: Noticed | None,
     *,
     collected: bool,
@@ -222,6 +236,7 @@ def _provoked(
     overflows = run.series(f"{metrics.TCP}ListenOverflows")
     connect_p50, connect_p99 = in_ms(counts.connect_us, 0.5, 0.99)
     answer_p50, answer_p99 = in_ms(counts.answer_us, 0.5, 0.99)
+    others_p99, outside_p99 = meanwhile_ms
     return Provoked(
         number=number,
         window=window,
@@ -237,8 +252,8 @@ def _provoked(
             connect_p99=connect_p99,
             answer_p50=answer_p50,
             answer_p99=answer_p99,
-            others_p99=_others_p99(ticks),
-            outside_p99=outside_ms,
+            others_p99=others_p99,
+            outside_p99=outside_p99,
         ),
         lateness_ms=Lateness(*in_ms(counts.lateness_us, 0.5, 0.99, 1.0)),
         server=_price(run, number, window, memory, counts, collected=collected),
@@ -320,21 +335,43 @@ def _closed(counts: EventCounts) -> Closed | None:
     return Closed(times.least / 1e3, median_ms / 1e3, times.greatest / 1e3, counts.closed_unseen)
 
 
-def _others_p99(ticks: Sequence[tuple[float, Tick]]) -> float | None:
-    """Of the heartbeats in the time of an event, in milliseconds; None where more still waited as
-    that ended than had been answered: of these another event may have ended the connections.
+def _others_p99(run: Run, number: int, time: Gap, latency_us: Histogram) -> float | None:
+    """Of the heartbeats that were due in the time of an event, in milliseconds; None where as many
+    of them may have waited for longer as such a percentile leaves out.
     """
-    if not ticks:
+    unknown = _waits_unknown(run, number, time)
+    if 100 * unknown > latency_us.count + unknown:
         return None
-    _, last = ticks[-1]
-    if last.awaiting > sum(tick.answered for _, tick in ticks):
-        return None
-    [others_p99] = in_ms(_latencies(ticks), 0.99)
+    [others_p99] = in_ms(latency_us, 0.99)
     return others_p99
 
 
-def _latencies(ticks: Sequence[tuple[float, Tick]]) -> Histogram:
-    return summed([tick.latency_us for _, tick in ticks])
+def _waits_unknown(run: Run, number: int, time: Gap) -> int:
+    """Of how many heartbeats that were due in the time of an event nothing tells how long they
+    waited, at most: another event ended their connections before the answer, or the records end or
+    were interrupted before it.
+    """
+    assert time.end_s is not None
+    ticks = run.ticks_between(time.start_s, time.end_s)
+    if not ticks:
+        return 0
+    _, last = ticks[-1]
+    answered_by_s = time.end_s + run.plan.patience_s
+    left = _asked_of_others(run.ticks_between(time.end_s, answered_by_s), number)
+    is_cut = any(time.end_s <= gap.start_s <= answered_by_s for gap in run.gaps)
+    if is_cut or (run.phase("drain") is None and run.end_s < answered_by_s):
+        left = last.awaiting
+    return _asked_of_others(ticks, number) + min(last.awaiting, left)
+
+
+def _asked_of_others(ticks: Ticks, number: int) -> int:
+    """How many connections that awaited an answer other events ended."""
+    asked = 0
+    for _, tick in ticks:
+        for key, counts in tick.events.items():
+            if key != number:
+                asked += counts.asked
+    return asked
 
 
 def back_of(number: int, counts: EventCounts) -> Back:

@@ -1,5 +1,6 @@
-"""When the server stood still: a signal or a debugger had stopped its processes, or they used no
-CPU and accepted nobody, though clients waited in the listen queue. Pure.
+"""When the server stood still: a signal or a debugger had stopped its processes, or a part of them
+while the others did nothing for those who waited; or they used no CPU and accepted nobody, though
+clients waited in the listen queue. Pure.
 
 Then a full listen queue, or answers that come late, are no sign of a short backlog or of a slow
 server. A queue that is full and served is another thing: the server accepts and answers meanwhile.
@@ -13,16 +14,17 @@ from collections.abc import Sequence
 
 import msgspec
 
-from asyncli.analysis.constants import MISSED_S
+from asyncli.analysis.constants import FEWEST, MISSED_S
 from asyncli.analysis.event_times import events_begun_by, mark_before
 from asyncli.analysis.losses.server_evidence import (
     STILL_S,
     ServerEvidence,
     all_stopped,
+    any_stopped,
     stopped_since,
 )
 from asyncli.analysis.losses.slowness import stretches_without_answers
-from asyncli.analysis.losses.unanswered import Silence
+from asyncli.analysis.losses.unanswered import Silence, silences
 from asyncli.findings.slowness import no_answers
 from asyncli.model.metrics import (
     SERVER_CPU_S,
@@ -38,7 +40,7 @@ from asyncli.model.samples import Series
 
 class Standstill(msgspec.Struct, frozen=True):
     """From the first to the last reading (s) of a server that stood still. ``stopped``: by the
-    state of all its processes, at each of them.
+    state of its processes, at each of them.
     """
 
     from_s: float
@@ -58,9 +60,9 @@ def standstills(run: Run, from_s: float = -math.inf, to_s: float = math.inf) -> 
     Clients that give up leave the listen queue, and for that time it does not show by itself that
     nobody is accepted: two spans are one where the server served nobody between them either.
     """
-    stopped = all_stopped(run)
     waiting = _Waiting(run)
-    if not any(stopped.values) and not waiting.any_waited:
+    stopped = _Stopped(run, waiting)
+    if not stopped.any_was and not waiting.any_waited:
         return []
     since_s = max(from_s, run.first_connect_s)
     until_s = min(to_s, run.stop_s)
@@ -68,8 +70,8 @@ def standstills(run: Run, from_s: float = -math.inf, to_s: float = math.inf) -> 
     spans: list[Standstill] = []
     has_served = True
     for (before_s, before), (after_s, after) in itertools.pairwise(readings.rows()):
-        is_stopped = bool(stopped.at(before_s)) and bool(stopped.at(after_s))
         is_idle = after - before <= STILL_S * (after_s - before_s)
+        is_stopped = stopped.from_one_to_another(before_s, after_s, is_idle=is_idle)
         if is_stopped or (is_idle and waiting.in_vain(before_s, after_s)):
             _add(spans, Standstill(before_s, after_s, is_stopped), has_served)
             has_served = False
@@ -102,6 +104,7 @@ class _Waiting:
         self._accepted = run.series(SERVER_SOCKETS)
         self._waiting = run.series(SERVER_SOCKETS_WAITING)
         self._dropped = run.series(SERVER_LISTENERS_DROPPED)
+        self._silences = silences(run.ticks)
 
     @property
     def any_waited(self) -> bool:
@@ -117,6 +120,18 @@ class _Waiting:
         if not is_left and not _rise(self._dropped, from_s, to_s) > 0:
             return False
         return self._nothing_came(from_s, to_s)
+
+    def answered_nobody(self, from_s: float, to_s: float) -> bool:
+        """Whether nobody was accepted between two readings and nothing came from the server, in a
+        silence in which so many heartbeats were sent that some would have met what still served.
+        """
+        if not self._nothing_came(from_s, to_s):
+            return False
+        for silence in self._silences:
+            overlaps = silence.from_s < to_s and from_s < silence.to_s
+            if overlaps and silence.sent >= FEWEST:
+                return True
+        return False
 
     def served_nobody(self, from_s: float, to_s: float) -> bool:
         """Whether some waited at one of two readings, or were dropped between them, and nobody was
@@ -145,6 +160,30 @@ class _Waiting:
     def _ticks(self, from_s: float, to_s: float) -> Ticks:
         """The seconds that overlap the time between two readings."""
         return self._run.ticks_between(from_s, math.nextafter(to_s + TICK_S, -math.inf))
+
+
+class _Stopped:
+    """The processes that a signal or a debugger had stopped."""
+
+    def __init__(self, run: Run, waiting: _Waiting) -> None:
+        self._all = all_stopped(run)
+        self._in_part = any_stopped(run)
+        self._waiting = waiting
+
+    @property
+    def any_was(self) -> bool:
+        """Whether any was in the run."""
+        return any(self._in_part.values)
+
+    def from_one_to_another(self, before_s: float, after_s: float, *, is_idle: bool) -> bool:
+        """Whether they were at two readings; ``is_idle``: all used no CPU between these. Which of
+        them hold connections is not known, so the rest shows it by what it does.
+        """
+        if self._all.at(before_s) and self._all.at(after_s):
+            return True
+        if not self._in_part.at(before_s) or not self._in_part.at(after_s):
+            return False
+        return is_idle and self._waiting.answered_nobody(before_s, after_s)
 
 
 def stood_still_s(run: Run, from_s: float, to_s: float) -> float:
@@ -186,8 +225,8 @@ def stood_still(run: Run) -> list[Finding]:
     spans = standstills(run)
     if not spans:
         return []
-    silences = stretches_without_answers(run)
-    told = [span for span in spans if not _is_shown(run, span, silences)]
+    stretches = stretches_without_answers(run)
+    told = [span for span in spans if not _is_shown(run, span, stretches)]
     longest = max(told, key=lambda span: span.lasted_s, default=None)
     if longest is None or longest.lasted_s < MISSED_S:
         return []
@@ -209,7 +248,7 @@ def stood_still(run: Run) -> list[Finding]:
     ]
 
 
-def _is_shown(run: Run, span: Standstill, silences: Sequence[Silence]) -> bool:
+def _is_shown(run: Run, span: Standstill, stretches: Sequence[Silence]) -> bool:
     """Whether heartbeats show it: that were lost by it, that had no answer nearly all the while, or
     that have had none since to the end.
     """
@@ -220,7 +259,7 @@ def _is_shown(run: Run, span: Standstill, silences: Sequence[Silence]) -> bool:
     for _, tick in run.ticks_between(span.from_s, until_s):
         if "heartbeat_timeout" in tick.deaths:
             return True
-    for stretch in silences:
+    for stretch in stretches:
         overlaps = stretch.from_s < span.to_s and span.from_s < stretch.to_s
         if overlaps and stretch.to_s >= span.to_s - MISSED_S:
             return True

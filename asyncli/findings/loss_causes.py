@@ -20,6 +20,7 @@ from asyncli.findings.event_words import (
     commands_first,
     in_the_time_of,
     near,
+    see_commands,
 )
 from asyncli.findings.known_timers import Ends, default_of, known_idle, timer_of
 from asyncli.findings.losses import describe_loss, plain_braces, settings
@@ -338,8 +339,7 @@ _CAUSES: dict[str, tuple[str, str]] = {
         "use fewer --connections, a longer --keepalive or a longer --timeout",
     ),
     "worker_stalled": (
-        "others were answered: looks like a worker of {server}, one of {workers}, is stopped with "
-        "its connections",
+        "others were answered: {likely}{stopped} of {server}'s {workers} stood still{by}",
         "see what its workers do (ps, its error log)",
     ),
     "no_route": (
@@ -550,7 +550,7 @@ _UNSEEN_IN = {
     },
     "tls_error": {"reasons": "the report says how"},
     "answers_late": {"requests": "as many requests"},
-    "worker_stalled": {"workers": "several"},
+    "worker_stalled": {"stopped": "some", "workers": "workers", "by": ""},
     "not_http": {"reasons": " after an answer that is no HTTP"},
     "box_idle_timeout": {"configured": "another time"},
 }
@@ -973,3 +973,20 @@ def unanswered(why: Words, timeout_s: float, times: int = 1, every_s: float | No
         several = f"{several}, about every {format_duration(every_s)}"
     lost = f"{{loss}} ({format_duration(timeout_s)})"
     return Words(f"{lost}; {why.evidence}{several}{{when}}", why.remedy)
+
+
+def begun_with(
+    why: Words, events: Sequence[EventWords], mark: MarkWords | None, times: int, code: str
+) -> Words:
+    """``why``, of a silence of these connections that began in the time of ``events`` of the plan,
+    and just after a ``mark`` of the user's; of several ``times`` the first did.
+    """
+    silence = "it" if times == 1 else "the first"
+    evidence = why.evidence
+    if events:
+        evidence += f"; {silence} began {in_the_time_of(events)}"
+    if mark is not None:
+        evidence += f"; {silence} began {plain_braces(near(mark))}"
+    if code == "path_cut" and see_commands(events):
+        return Words(evidence, f"{why.remedy}; {see_commands(events)}")
+    return Words(evidence, commands_first(events, why.remedy))

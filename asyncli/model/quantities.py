@@ -470,12 +470,12 @@ _OF_EVENTS: Sequence[Quantity] = (
     Quantity(
         "events.*.latency_ms.others_p99",
         "ms",
-        "99 % of the heartbeats of other clients in the event's time took no longer",
+        "99 % of the heartbeats of other clients that were due in the event's time took no longer",
     ),
     Quantity(
         "events.*.latency_ms.outside_p99",
         "ms",
-        "99 % of the heartbeats outside of all events took no longer",
+        "99 % of the heartbeats that were due outside of all events took no longer",
     ),
     *_times("events.*.lateness_ms", "connect of who comes back, opened minus due", _LATENESS),
     Quantity(

@@ -8,6 +8,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 import msgspec
 
@@ -48,6 +49,13 @@ class Hold(msgspec.Struct, frozen=True):
     def length_s(self) -> float:
         """Its duration."""
         return max(0.0, self.end_s - self.start_s)
+
+
+class TimeAtWork(NamedTuple):
+    """From one instant to another (s)."""
+
+    start_s: float
+    end_s: float
 
 
 #: The generator counts each second.
@@ -283,16 +291,11 @@ class Run(msgspec.Struct, dict=True):
         until its command has ended, the last comeback is over and memory has settled, or until the
         next event, an interruption of the run or the drain.
         """
-        began_s = self._began_s
-        last_s: dict[int, float] = {}
-        for t_s, tick in self.ticks:
-            for number in tick.events.keys() - {CHURN}:
-                start_s = began_s.get(number, t_s - TICK_S)
-                began_s[number] = start_s
-                last_s[number] = max(t_s, start_s + self._least_length_s(number))
+        began_s = [lasted.start_s for lasted in self._concerned.values()]
+        began_s += self._began_s.values()
         windows = {}
-        for number in sorted(last_s, key=lambda number: began_s[number]):
-            windows[number] = self._window(began_s[number], last_s[number], began_s.values())
+        for number, lasted in self._concerned.items():
+            windows[number] = self._window(lasted, began_s)
         return windows
 
     @cached_property
@@ -302,11 +305,42 @@ class Run(msgspec.Struct, dict=True):
         """
         began_s = self._began_s.values()
         windows = {}
-        for number, command in self.commands.items():
-            if number not in self.event_windows:
-                end_s = self.stop_s if command.end_s is None else command.end_s
-                windows[number] = self._window(command.at_s, end_s, began_s)
+        for number, lasted in self._ended_nobody.items():
+            windows[number] = self._window(lasted, began_s)
         return windows
+
+    @cached_property
+    def event_times(self) -> dict[int, Gap]:
+        """The windows of both, each as if no other event began meanwhile: what was in the time of
+        an event. Several may be at work at a time.
+        """
+        lasted = self._concerned | self._ended_nobody
+        return {number: self._window(lasted[number], ()) for number in lasted}
+
+    @cached_property
+    def _concerned(self) -> dict[int, TimeAtWork]:
+        """From when to when each event of the plan that concerned connections was at work: to its
+        last comeback, and to its command's end; in the order of their instants.
+        """
+        began_s = self._began_s
+        last_s: dict[int, float] = {}
+        for t_s, tick in self.ticks:
+            for number in tick.events.keys() - {CHURN}:
+                start_s = began_s.get(number, t_s - TICK_S)
+                began_s[number] = start_s
+                last_s[number] = max(t_s, start_s + self._least_length_s(number))
+        in_order = sorted(last_s, key=lambda number: began_s[number])
+        return {number: TimeAtWork(began_s[number], last_s[number]) for number in in_order}
+
+    @property
+    def _ended_nobody(self) -> dict[int, TimeAtWork]:
+        """The same of each command of the plan in whose time the server ended no connection."""
+        lasted = {}
+        for number, command in self.commands.items():
+            if number not in self._concerned:
+                end_s = self.stop_s if command.end_s is None else command.end_s
+                lasted[number] = TimeAtWork(command.at_s, end_s)
+        return lasted
 
     @cached_property
     def commands(self) -> dict[int, RunEvent]:
@@ -330,11 +364,12 @@ class Run(msgspec.Struct, dict=True):
                 began_s[number] = event.at_s
         return began_s
 
-    def _window(self, start_s: float, last_s: float, began_s: Iterable[float]) -> Gap:
-        """Of an event that was over at ``last_s``, among events that ``began_s``."""
+    def _window(self, lasted: TimeAtWork, began_s: Iterable[float]) -> Gap:
+        """Of an event that was at work so long, among events that ``began_s``."""
+        start_s = lasted.start_s
         later_s = [other_s for other_s in began_s if other_s > start_s]
         cut_s = self._interruptions_s(start_s)
-        end_s = min(last_s + EVENT_SETTLES_S, self.stop_s, *later_s, *cut_s)
+        end_s = min(lasted.end_s + EVENT_SETTLES_S, self.stop_s, *later_s, *cut_s)
         return Gap(start_s, max(start_s, end_s))
 
     def interrupted_after_s(self, number: int) -> float | None:
@@ -415,6 +450,13 @@ class Run(msgspec.Struct, dict=True):
     def uninterrupted_spans(self, start_s: float, end_s: float) -> list[tuple[float, float]]:
         """The parts of [start, end] outside interruptions of the run."""
         return _spans_outside(self.gaps, start_s, end_s)
+
+    @property
+    def spans_outside_events(self) -> list[tuple[float, float]]:
+        """The times (s) in which no event was at work, nor settled."""
+        windows = [*self.gaps, *self.event_times.values()]
+        windows.sort(key=lambda window: window.start_s)
+        return _spans_outside(windows, -math.inf, math.inf)
 
 
 def _spans_outside(gaps: Sequence[Gap], start_s: float, end_s: float) -> list[tuple[float, float]]:

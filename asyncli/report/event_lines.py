@@ -142,7 +142,12 @@ def _silent(event: EventPart) -> str:
         return f"{silent}, and when the server noticed is not known"
     if noticed.all_s is not None:
         return f"{silent}, and the server noticed all within {format_duration(noticed.all_s)}"
-    left = format_count(noticed.left or 0)
+    if noticed.left is None and noticed.all_at_most_s is not None:
+        at_most = format_duration(noticed.all_at_most_s)
+        return f"{silent}, and the server noticed all within {at_most} at most"
+    if noticed.left is None:
+        return f"{silent}, and whether the server noticed all is not known"
+    left = format_count(noticed.left)
     after = format_duration(noticed.left_after_s or 0.0)
     return f"{silent}, and the server held {left} of them still after {after}"
 

@@ -390,6 +390,7 @@ _NOT_KNOWN = {
     "losses": "the server ended other connections in that time",
     "another_event": "another event was too near to tell its connections from those of this one",
     "no_time": "the hold was over too soon after it",
+    "churn": "churn ended and replaced as many in the second of a reading",
     "disagrees": "the server's count does not fit the connections that are held",
 }
 
@@ -425,10 +426,18 @@ def _when_noticed(event: EventPart, noticed: Noticed) -> str:
             f"the server noticed fewer than half in {then}: it still held {still} of "
             f"{format_count(silenced)} ({within})"
         )
-    text = f"the server noticed after {', '.join(times)}, {within}"
-    if noticed.all_s is None:
-        text += f", and still held {still} after {then}"
-    return text
+    return f"the server noticed after {', '.join(times)}, {within}{_still_held(noticed, then)}"
+
+
+def _still_held(noticed: Noticed, then: str) -> str:
+    """How many it held ``then``, at the last reading, where it had not noticed all."""
+    if noticed.all_s is not None:
+        return ""
+    if noticed.left is not None:
+        return f", and still held {format_count(noticed.left)} after {then}"
+    if noticed.all_at_most_s is not None:
+        return ""
+    return "; whether it held any of them after that is not known beside churn"
 
 
 def _back(event: EventPart) -> str:

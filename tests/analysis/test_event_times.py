@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from synthetic_run import a_run, without
+from synthetic_run import a_run, cut, spread, without
 from test_slowness import silent, slow
 
 from asyncli.analysis.drift import drifts
@@ -16,10 +16,12 @@ from asyncli.analysis.losses.slowness import slow_answers, stalls
 from asyncli.analysis.provoked import provoked
 from asyncli.analysis.totals import fold
 from asyncli.analysis.unlistened import listeners_gone
+from asyncli.core.histogram import bucket
 from asyncli.findings.slowness import no_answers
 from asyncli.model import metrics
 from asyncli.model.records import Deaths, EventCounts, RunEvent, mark
 from asyncli.model.run import EVENT_SETTLES_S, Run
+from asyncli.model.samples import Series
 from asyncli.report.summary import summarise
 
 BEGUN_S = 28.5
@@ -160,6 +162,81 @@ def test_late_answers_name_the_event_in_whose_time_most_were_due(begun_s: float,
     assert "workers" in clauses[-1]
 
 
+def late_in_the_time_of_two(second_s: float, *, late_s: float = 35.0) -> Run:
+    """Half of the heartbeats of the seconds from 29 on are answered at once after ``late_s``; one command goes on for all that time, and
+    another begins meanwhile."""
+    run = command(a_run(1_000), begun_s=BEGUN_S, took_s=late_s - BEGUN_S)
+    run = command(run, begun_s=second_s, took_s=0.1, number=2)
+    for t_s, tick in run.ticks:
+        if 28 < t_s < late_s:
+            tick.answered //= 2
+            tick.latency_us = spread(420, tick.answered)
+        if late_s < t_s < late_s + 1:
+            for waited_s in range(1, int(late_s) - 28):
+                tick.answered += 100
+                tick.latency_us.counts[bucket(waited_s * 1_000_000)] = 100
+                tick.latency_us.greatest = waited_s * 1_000_000
+    return msgspec.structs.replace(run)
+
+
+@pytest.mark.parametrize(("second_s", "limit_s"), [(29.5, 4.0), (32.5, 1.0)])
+def test_a_heartbeat_counts_in_the_time_of_each_event_in_which_it_was_due(second_s: float, limit_s: float) -> None:
+    """They came in the time of the later one alone, which had them all."""
+    run = late_in_the_time_of_two(second_s)
+    done = provoked(run, run.series(metrics.SERVER_PSS_BYTES))
+    first, second = done[1].latency_ms, done[2].latency_ms
+    assert first.others_p99 is not None
+    assert second.others_p99 is not None
+    assert first.others_p99 >= 5_000
+    assert second.others_p99 >= limit_s * 1e3
+    # What was due before the second one began had waited for longer.
+    assert first.others_p99 >= second.others_p99
+    assert first.outside_p99 == second.outside_p99
+    assert first.outside_p99 is not None
+    assert first.outside_p99 < 10
+    [finding] = slow_answers(run)
+    assert named(finding) == [1, 2]
+
+
+def test_a_heartbeat_without_an_answer_counts_when_it_was_due() -> None:
+    """Those that wait for ten seconds are lost when the command has long been over."""
+    run = command(a_run(1_000), took_s=0.2)
+    for t_s, tick in run.ticks:
+        if 40 < t_s < 42:
+            tick.deaths = {"heartbeat_timeout": Deaths(count=100)}
+            tick.latency_us.counts[bucket(10_000_000)] = 100
+            tick.latency_us.greatest = 10_000_000
+    latency = provoked(run, run.series(metrics.SERVER_PSS_BYTES))[1].latency_ms
+    assert latency.others_p99 == pytest.approx(10_000, rel=0.01)
+    assert latency.outside_p99 is not None
+    assert latency.outside_p99 < 10
+
+
+def ended_by_another(run: Run, asked: int) -> Run:
+    for t_s, tick in run.ticks:
+        if 30 < t_s < 31:
+            tick.events = {2: EventCounts(ended=500, asked=asked)}
+    run.events.append(RunEvent("drop", 30.0, 30.0, "drop 50%", {"number": 2}))
+    return msgspec.structs.replace(run)
+
+
+def killed(run: Run, awaiting: int) -> Run:
+    """The run of which nothing is recorded from its 33rd second on."""
+    cut(run, 33.0)
+    run.ticks[-1][1].awaiting = awaiting
+    return msgspec.structs.replace(run)
+
+
+@pytest.mark.parametrize(("lacking", "is_known"), [(2, True), (400, False)])
+def test_a_percentile_is_not_known_where_too_many_waits_are_not(lacking: int, is_known: bool) -> None:
+    for run in (ended_by_another(command(a_run(1_000)), lacking), killed(command(a_run(1_000), took_s=0.2), lacking)):
+        latency = provoked(run, run.series(metrics.SERVER_PSS_BYTES))[1].latency_ms
+        assert (latency.others_p99 is not None) is is_known
+    # Its own clients are not the others.
+    own = provoked(ended_by_another(command(a_run(1_000)), lacking), Series())[2].latency_ms
+    assert own.others_p99 is not None
+
+
 @pytest.mark.parametrize("stopped", [9.0, 1.0, 0.0])
 def test_without_a_status_page_a_stopped_server_is_told_by_its_processes(stopped: float) -> None:
     run = without(command(silent(30, 34)), "status.")
@@ -170,6 +247,36 @@ def test_without_a_status_page_a_stopped_server_is_told_by_its_processes(stopped
     is_told = stopped == 9.0
     assert (finding.fields["why"], finding.fields["page_silent"]) == ("stopped" if is_told else "unknown", False)
     assert "status page" not in finding.evidence
+
+
+@pytest.mark.parametrize(
+    ("stopped", "cores", "is_silent", "sent", "stands_still"),
+    [
+        # The worker of a server whose master sleeps.
+        (1.0, 0.0, True, 60, True),
+        # A helper was stopped: the others serve, or compute.
+        (1.0, 0.0, False, 60, False),
+        (1.0, 0.5, True, 60, False),
+        # Its processes wait for something, of which nothing tells.
+        (0.0, 0.0, True, 60, False),
+        # So few were sent that chance had them all go to the one that was stopped.
+        (1.0, 0.0, True, 0, False),
+    ],
+)
+def test_a_server_stands_still_of_which_a_part_is_stopped_and_the_rest_serves_nobody(
+    stopped: float, cores: float, is_silent: bool, sent: int, stands_still: bool
+) -> None:
+    run = without(command(silent(30, 34) if is_silent else a_run(1_000)), "status.", "server.workers")
+    for sample in run.samples:
+        halted = stopped if 29.5 < sample.t_s < 34.5 else 0.0
+        sample.values |= {"server.processes": 2.0, "server.stopped": halted, "server.cpu_s": 9.0 + cores * sample.t_s}
+    for t_s, tick in run.ticks:
+        if 30 < t_s < 35:
+            tick.sent, tick.bytes_received = sent, 0 if is_silent else 1
+        elif is_silent and 29 < t_s < 30:
+            tick.sent = tick.answered
+    done = provoked(run, run.series(metrics.SERVER_PSS_BYTES))[1]
+    assert done.stood_still_s == pytest.approx(4.0 if stands_still else 0.0, abs=1.1 if stands_still else 0.0)
 
 
 def with_errors(run: Run, *instants: int) -> Run:

@@ -20,7 +20,19 @@ from asyncli.core.life import DEATHS
 from asyncli.findings.probes import probe_lost
 from asyncli.findings.tls import tls_handshakes_failed
 from asyncli.model.plan import Plan
-from asyncli.model.records import Check, Deaths, Finding, Phase, ProtocolCounts, RunEvent, Sample, TcpCounts, Tick, TlsCounts
+from asyncli.model.records import (
+    Check,
+    Deaths,
+    Finding,
+    Phase,
+    ProtocolCounts,
+    RunEvent,
+    Sample,
+    TcpCounts,
+    Tick,
+    TlsCounts,
+    mark,
+)
 
 HELD = 1000
 NGINX = {"server": {"label": "nginx/1.22.1"}}
@@ -1117,6 +1129,50 @@ def test_a_slow_server_and_a_stopped_worker() -> None:
     assert only(slow).code == "server_slow"
     assert only(silent(500, range(60, 90), between(1, 30))).code == "worker_stalled"
     assert only(silent(50, EVER, between(1, 30))).code == "unexplained"
+
+
+def with_a_command(scene: Scene, at_s: float) -> Scene:
+    scene.events.append(RunEvent("run", at_s, at_s + 0.2, "deploy", {"number": 1, "status": 0, "took_s": 0.2, "output": ""}))
+    return scene
+
+
+@pytest.mark.parametrize(("stopped", "earlier", "code", "certain"), [(1.0, 0.0, "worker_stalled", True), (0.0, 0.0, "unexplained", False), (1.0, 1.0, "unexplained", False)])
+def test_a_worker_that_was_seen_stopped_is_the_reason_whatever_its_share(stopped: float, earlier: float, code: str, certain: bool) -> None:
+    """Of two workers one has most connections where the other was started later."""
+    scene = silent(750, range(60, 80), between(1, 30))
+    scene.sampled(range(49), server_workers_stopped=earlier).sampled(range(49, 121), server_workers_stopped=stopped)
+    found = only(scene)
+    assert (found.code, found.certain) == (code, certain)
+    assert ("nginx's 2" in found.evidence) is certain
+    # Of another server its processes are read.
+    other = silent(750, range(60, 80), between(1, 30)).sampled(range(49), server_stopped=earlier, server_workers=None)
+    other.sampled(range(49, 121), server_stopped=stopped, server_workers=None)
+    assert (only(other).code, "3 processes" in only(other).evidence) == (code, certain)
+
+
+@pytest.mark.parametrize("stopped", [0.0, 1.0])
+@pytest.mark.parametrize(("at_s", "is_named"), [(50.5, True), (47.5, True), (30.5, False), (58.5, False)])
+def test_heartbeats_without_an_answer_name_the_event_in_whose_time_the_first_was_sent(stopped: float, at_s: float, is_named: bool) -> None:
+    """They are lost ten seconds later, whether their cause is known or not."""
+    scene = with_a_command(silent(750, range(60, 80), between(1, 30)), at_s)
+    found = only(scene.sampled(range(49, 121), server_workers_stopped=stopped))
+    assert ("event 1" in found.evidence) is is_named
+    assert ("event 1" in found.remedy.split("; ")[0]) is is_named
+
+
+def test_a_silence_of_all_names_the_event_and_the_mark_before_it() -> None:
+    scene = with_a_command(silent(750, range(60, 70), between(1, 30)), 49.5)
+    scene.events.append(mark(49.2, "deploy {1.2}"))
+    for second in range(50, 70):
+        scene.ticks[second].answered = 0
+        scene.ticks[second].awaiting = 9
+    found = only(scene)
+    assert "event 1" in found.evidence
+    assert "{1.2}" in found.evidence
+    # Where nothing was acknowledged, the path comes before the command.
+    cut = only(with_a_command(unanswered(silent(800, range(60, 80), between(1, 30)), 50, 80), 49.5))
+    assert cut.code == "path_cut"
+    assert ["event 1" in clause for clause in cut.remedy.split("; ")] == [False, True]
 
 
 def test_silences_far_apart_are_separate() -> None:

@@ -12,7 +12,7 @@ from asyncli.analysis.provoked import Provoked, ServerPrice, SpentDescriptors, p
 from asyncli.findings.probes import server_master_ended
 from asyncli.model import metrics
 from asyncli.model.plan import Plan
-from asyncli.model.records import Deaths, EventCounts, Gap, Phase, RunEvent, Sample, Tick
+from asyncli.model.records import CHURN, Deaths, EventCounts, Gap, Phase, RunEvent, Sample, Tick
 from asyncli.model.run import Run
 from asyncli.model.samples import Series
 from asyncli.report.run_provoked import _back, _others
@@ -111,6 +111,54 @@ def test_who_lets_them_go_before_has_noticed() -> None:
     found = noticed_in(vanished(lambda after_s: SILENT if after_s < 2.0 else 0.0))
     assert found is not None
     assert (found.at_reconnect, found.all_s) == (False, pytest.approx(2.8))
+
+
+def with_churn(run: Run, *, straggler: int = 0, goes: int = 2) -> Run:
+    """The run with so many clients that churn ends and others that replace them in each second: one is back as the server is read, before the
+    event, and none later."""
+    before_s = AT_S
+    for _, tick in run.ticks:
+        tick.events[CHURN] = EventCounts(ended=goes, opened=goes)
+        # One second in five nobody came back: who is held as it ends was there as it was read.
+        if tick.second % 5 == 0:
+            tick.events[CHURN] = EventCounts(ended=goes)
+    for sample in run.samples:
+        if sample.t_s > 6:
+            away = 1.0 if before_s - 2 < sample.t_s < before_s else 0.0
+            extra = straggler if sample.t_s > before_s + 2 else 0
+            for name in (metrics.SERVER_SOCKETS, metrics.SERVER_DESCRIPTORS):
+                sample.values[name] += extra - away
+    return run
+
+
+def test_what_churn_has_away_as_the_server_is_read_is_no_straggler() -> None:
+    """By the last reading before the event it seemed to have one connection less than are held, and so one silent one later."""
+    found = noticed_in(with_churn(vanished(lambda after_s: SILENT if after_s < 2.0 else 0.0, back_s=30.0)))
+    assert found is not None
+    assert (found.p50_s, found.all_s, found.left) == (pytest.approx(1.8, abs=1.1), None, None)
+    assert found.left_after_s is not None
+    assert found.all_at_most_s is not None
+    assert found.left_after_s < 2.0 <= found.all_at_most_s <= 8.0
+
+
+def test_a_limit_beside_churn_is_decided_by_when_it_surely_held_one_and_none() -> None:
+    run = with_churn(vanished(lambda after_s: SILENT if after_s < 2.0 else 0.0, back_s=30.0))
+    document = msgspec.to_builtins(summarise(msgspec.structs.replace(run)))
+    outcomes = judge([parse(f"events.1.noticed.all_s > {bound}s", Summary) for bound in (1, 3, 15)], document)
+    assert [outcome.crossed for outcome in outcomes] == [True, None, False]
+
+
+def test_a_straggler_beside_churn_is_one_where_it_outnumbers_who_come_and_go() -> None:
+    found = noticed_in(with_churn(vanished(lambda after_s: SILENT if after_s < 2.0 else 0.0, back_s=30.0), straggler=5))
+    assert found is not None
+    assert (found.all_s, found.all_at_most_s) == (None, None)
+    assert found.left == pytest.approx(5, abs=2)
+
+
+def test_as_many_as_half_may_be_hidden_by_churn() -> None:
+    found = noticed_in(with_churn(vanished(lambda after_s: SILENT if after_s < 2.0 else 0.0, back_s=30.0), goes=40))
+    assert found is not None
+    assert (found.why, found.p50_s, found.left) == ("churn", None, None)
 
 
 def test_who_holds_them_has_noticed_none() -> None:

@@ -245,7 +245,7 @@ def a_short_stop_and_a_master_that_is_killed(folder: Path) -> Told:
     return told
 
 
-@fault("worker_stalled", certain=False)
+@fault("worker_stalled", certain=True)
 def a_worker_that_stands_still(folder: Path) -> Told:
     # No box on the way: those who died had gaps of any length.
     with an_nginx() as server, ExitStack() as stack:
@@ -258,7 +258,7 @@ def a_worker_that_stands_still(folder: Path) -> Told:
         return Told(folder)
 
 
-@fault("worker_stalled", certain=False)
+@fault("worker_stalled", certain=True)
 def a_worker_that_stands_still_beside_a_cache_manager(folder: Path) -> Told:
     with an_nginx(replace=with_a_cache(folder)) as server, ExitStack() as stack:
         with holding(folder, server, "--timeout", "2", "--no-reopen", keepalive="8") as held:

@@ -111,4 +111,8 @@ def _unexplained(table: LossTable) -> None:
         cells = table.of(cause)
         code = "too_few" if unclaimed(cells) < FEWEST else "unexplained"
         remedy = remedy_of_unexplained(table.plan.protocol, cause, table.server.name)
-        table.claim(cells, reason(code, event=event, remedy=remedy))
+        explanation = reason(code, event=event, remedy=remedy)
+        if cause == "heartbeat_timeout" and len(unanswered.silent_stretches(table)) == 1:
+            words = unanswered.with_what_began_it(table, explanation.words, cells, code)
+            explanation = msgspec.structs.replace(explanation, words=words)
+        table.claim(cells, explanation)

@@ -143,6 +143,16 @@ class Reception(NamedTuple):
     waiting: int = 0
 
 
+class StoppedPart(NamedTuple):
+    """How many of the server's processes that may hold connections a signal or a debugger had
+    stopped, of how many; ``are_workers``: by the titles of nginx's.
+    """
+
+    stopped: int
+    all_of_them: int
+    are_workers: bool
+
+
 class Cut(msgspec.Struct, frozen=True):
     """Client hosts that were silent at about one time: each and how long (s); when the first and
     the last answered again.
@@ -372,6 +382,17 @@ class ServerEvidence:
             return True
         return None
 
+    def stopped_part(self, before_s: float, from_s: float, to_s: float) -> StoppedPart | None:
+        """What was stopped at each reading from ``from_s`` to ``to_s``, and more than at
+        ``before_s``; None where nothing was, or where it was not read.
+        """
+        holding, stopped = _holding_and_stopped(self._run)
+        fewest = min(stopped.between(from_s, to_s).values, default=0.0)
+        if fewest <= (stopped.last(before_s) or 0.0):
+            return None
+        in_all = round(holding.last(to_s) or fewest)
+        return StoppedPart(round(fewest), in_all, are_workers=bool(self._workers))
+
     def _add_processes(self, evidence: Evidence, from_s: float, to_s: float) -> None:
         """Whether the server's processes ended, were replaced, or went on."""
         processes = self._server["processes"]
@@ -531,6 +552,14 @@ def all_stopped(run: Run) -> Series:
         return Series(list(stopped.t_s), list(stopped.values))
     are_all = [float(_is_all(count, holding, t_s)) for t_s, count in stopped.rows()]
     return Series(list(stopped.t_s), are_all)
+
+
+def any_stopped(run: Run) -> Series:
+    """The same, of any of these processes: it need not be one that holds connections, such as the
+    only worker beside a master that sleeps.
+    """
+    _, stopped = _holding_and_stopped(run)
+    return Series(list(stopped.t_s), [float(count > 0) for count in stopped.values])
 
 
 def _holding_and_stopped(run: Run) -> tuple[Series, Series]:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from asyncli.analysis.constants import FEWEST, MISSED_S, PART, WORTH_TELLING
-from asyncli.analysis.event_times import events_begun_in, events_with_most, mark_before
+from asyncli.analysis.event_times import events_begun_in, events_when_due, mark_before
 from asyncli.analysis.losses.own_sockets import sent_again
 from asyncli.analysis.losses.server_evidence import ServerEvidence, stopped_since
 from asyncli.analysis.losses.table import began_s
@@ -129,7 +129,7 @@ def slow_answers(run: Run) -> list[Finding]:
         round(sum(stretch.to_s - stretch.from_s for stretch in stretches)),
         period_s([stretch.from_s for stretch in stretches]),
     )
-    in_time = events_with_most(run, longest.due)
+    in_time = events_when_due(run, longest.due)
     return [
         latency.answers_slow(from_s, to_s, *words, events=in_time.events, in_events=in_time.came)
     ]

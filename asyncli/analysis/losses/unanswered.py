@@ -13,12 +13,13 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from asyncli.analysis.constants import FEWEST, MISSED_S, NEARLY_ALL, PART
+from asyncli.analysis.event_times import events_begun_in, mark_before
 from asyncli.analysis.losses.likelihood import idle_edge, one_of, within
 from asyncli.analysis.losses.own_sockets import sent_again
 from asyncli.analysis.losses.server_evidence import Evidence, Reception, ServerEvidence, StillOpen
 from asyncli.analysis.losses.slots import most_held
 from asyncli.analysis.losses.table import LossCell, LossTable, Reason, pooled, reason, unclaimed
-from asyncli.findings import loss_causes
+from asyncli.findings import Words, loss_causes
 from asyncli.findings.slowness import NoAnswers
 from asyncli.model.records import Tick
 from asyncli.model.run import Ticks
@@ -110,13 +111,14 @@ def silence(table: LossTable) -> None:
     for explanation, times in alike.items():
         every_s = period_s([cells[0].since_s for cells in times])
         words = loss_causes.unanswered(explanation.words, table.timeout_s, len(times), every_s)
+        words = with_what_began_it(table, words, times[0], explanation.code, len(times))
         claimed = Reason(explanation.code, words, explanation.certain, -1)
         table.claim(itertools.chain(*times), claimed)
 
 
 def unanswered(table: LossTable) -> None:
     """Claim losses by heartbeats without an answer."""
-    for event, cells in enumerate(_stretches(table)):
+    for event, cells in enumerate(silent_stretches(table)):
         if table.plan.listens:
             explanation = _explain_silence(table, cells)
             words = loss_causes.unheard(explanation.words, table.timeout_s)
@@ -126,10 +128,25 @@ def unanswered(table: LossTable) -> None:
                 continue
             explanation = explained
             words = loss_causes.unanswered(explanation.words, table.timeout_s)
+            if explanation.code != "silent_drop":
+                words = with_what_began_it(table, words, cells, explanation.code)
         table.claim(cells, Reason(explanation.code, words, explanation.certain, event))
 
 
-def _stretches(table: LossTable) -> list[list[LossCell]]:
+def with_what_began_it(
+    table: LossTable, words: Words, cells: list[LossCell], code: str, times: int = 1
+) -> Words:
+    """``words`` with the event of the plan in whose time the first of these heartbeats was sent,
+    and with the mark before it. Nothing tells when connections that only listen fell silent.
+    """
+    if table.plan.listens:
+        return words
+    since_s = cells[0].since_s
+    events = events_begun_in(table.run, since_s)
+    return loss_causes.begun_with(words, events, mark_before(table.run, since_s), times, code)
+
+
+def silent_stretches(table: LossTable) -> list[list[LossCell]]:
     """The silent losses in groups, farther apart than a heartbeat's gap and timeout."""
     groups: list[list[LossCell]] = []
     pause = table.timeout_s + table.gap_s + 3.0
@@ -173,6 +190,9 @@ def _explain(table: LossTable, cells: list[LossCell]) -> Reason | None:
         return reason("answered_otherwise", server=server.label)
     if _without_answer(cells):
         return _never(table, cells, loss_causes.OTHERS_ANSWERED)
+    explanation = _stopped_worker(table, cells)
+    if explanation is not None:
+        return explanation
     edge = idle_edge(table.gap_s, pooled(cells).idle_s, waited_s=table.timeout_s)
     if edge is not None:
         evidence = server.about(max(asked_s, 0.0), to_s, count)
@@ -198,8 +218,37 @@ def _explain(table: LossTable, cells: list[LossCell]) -> Reason | None:
         and one_of(workers, count, server.held(asked_s))
         and to_s - from_s <= table.gap_s + 3.0
     ):
-        return reason("worker_stalled", server=server.label, workers=workers)
+        return reason(
+            "worker_stalled",
+            server=server.label,
+            stopped="one",
+            workers=format_many(workers, "worker"),
+            by="",
+        )
     return None
+
+
+def _stopped_worker(table: LossTable, cells: list[LossCell]) -> Reason | None:
+    """A part of the server's processes was seen stopped for as long as these heartbeats waited, and
+    was not before any of these connections had to be heard. Nothing tells how many each holds.
+    """
+    if unclaimed(cells) < FEWEST:
+        return None
+    # Some were sent until a second later.
+    waited_from_s = cells[0].since_s + 1.0
+    heard_s = cells[0].since_s - table.gap_s
+    part = table.server.stopped_part(heard_s, waited_from_s, cells[-1].to_s - 1.0)
+    if part is None:
+        return None
+    kind = "worker" if part.are_workers else "process"
+    return reason(
+        "worker_stalled",
+        certain=True,
+        server=table.server.label,
+        stopped=format_count(part.stopped),
+        workers=format_many(part.all_of_them, kind),
+        by=", by a signal or a debugger",
+    )
 
 
 def _silent_when_idle(

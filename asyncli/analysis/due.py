@@ -1,0 +1,53 @@
+"""When heartbeats were due, by the second in which they were answered and for how long they had
+waited. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from asyncli.core.histogram import Histogram, bounds, summed
+from asyncli.model.run import Ticks
+
+Key = TypeVar("Key")
+#: Instants (s), both ends included.
+Spans = Sequence[tuple[float, float]]
+
+
+def latencies_of_due(ticks: Ticks, spans_of: Mapping[Key, Spans]) -> dict[Key, Histogram]:
+    """By key the latencies (us) of the heartbeats that were due in its spans, whenever they were
+    answered, or lost after so long without an answer.
+
+    A tick has those whose wait ended in its second. It was due at the latest as long before the
+    tick's end as it waited at least.
+    """
+    parts: dict[Key, list[Histogram]] = {key: [] for key in spans_of}
+    for t_s, tick in ticks:
+        latencies = tick.latency_us
+        if not latencies:
+            continue
+        oldest_s = t_s - latencies.greatest / 1e6
+        for key, spans in spans_of.items():
+            for start_s, end_s in spans:
+                if start_s <= oldest_s and t_s <= end_s:
+                    parts[key].append(latencies)
+                elif start_s <= t_s and oldest_s <= end_s:
+                    parts[key].append(_due_between(latencies, t_s, start_s, end_s))
+    return {key: summed(histograms) for key, histograms in parts.items()}
+
+
+def _due_between(latencies: Histogram, t_s: float, start_s: float, end_s: float) -> Histogram:
+    """Those of a tick that ended at ``t_s`` which were due from one instant to another."""
+    part = Histogram()
+    whole = latencies.opened()
+    for key, count in whole.items():
+        low_us, _ = bounds(key)
+        if not start_s <= t_s - low_us / 1e6 <= end_s:
+            continue
+        least, greatest = whole.within(key)
+        if part.least < 0:
+            part.least = least
+        part.greatest = greatest
+        part.counts[key] = count
+    return part
