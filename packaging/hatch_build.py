@@ -43,7 +43,7 @@ class Made(BuildHookInterface):  # type: ignore[type-arg]
 
 
 # What needs NumPy, SciPy or Matplotlib, which asyncli-light leaves out, and what only that uses;
-# and the lab's servers that are models or take a library, a compiler, Node, Go or Java.
+# and the lab's servers but for nginx and the built-in one.
 _NOT_OF_LIGHT = ("experiments", "lab/go", "lab/java", "report/figures", "report/templates")
 _FILES_NOT_OF_LIGHT = (
     "analysis/sizing.py",
@@ -74,6 +74,8 @@ _FILES_NOT_OF_LIGHT = (
     "lab/node_metrics.js",
     "lab/node_server.js",
     "lab/node_ws.js",
+    "lab/packaged_servers.py",
+    "lab/proxies.py",
     "lab/python_servers.py",
     "notebook.py",
     "report/comparison_report.py",

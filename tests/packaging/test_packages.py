@@ -247,6 +247,7 @@ def test_a_light_runner_soaks_and_leaves_the_costs_to_a_full_asyncli(environment
         ("storm", "run.db"),
         ("experiment", "holding"),
         ("lab", "go-http"),
+        ("lab", "haproxy"),
         ("report", "run.db", "--html", "run.html"),
         ("report", "run.db", "--plots", "plots"),
         ("soak", "--fail-if", "cost.server_user > 1kB", "http://127.0.0.1:1/"),
