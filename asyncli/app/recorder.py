@@ -41,8 +41,11 @@ class NoObserver:
     def finding(self, finding: Finding, t_s: float | None = None) -> None: ...
     def event(self, event: RunEvent) -> None: ...
     def cost(self, so_far: CostSoFar) -> None: ...
-    def planned(self, plan: Plan) -> None:
-        """The plan, once the length of a hold that ends by the wall clock is known."""
+    def planned(self, plan: Plan, interrupted_s: float = 0.0) -> None:
+        """The plan, once the length of a hold that ends by the wall clock is known.
+
+        ``interrupted_s``: how much of its hold were interruptions of the run.
+        """
 
     def resumed(self, t_s: float, so_far: Tick) -> None:
         """An interrupted run continues at ``t_s`` with these counts; ``planned`` then gives the end

@@ -191,12 +191,14 @@ class Resumption:
         """
         if early and progress.plan.hold_until is None:
             return
+        gone_s = progress.now_s() - self.hold_start_s
         hold_s = None
         left_s = self.left_s
         if left_s is not None:
-            hold_s = progress.now_s() + left_s - self.hold_start_s
+            hold_s = gone_s + left_s
         plan = msgspec.structs.replace(progress.plan, hold_s=hold_s)
-        recorder.show(lambda observer: observer.planned(plan))
+        interrupted_s = gone_s - self.before.held_s
+        recorder.show(lambda observer: observer.planned(plan, interrupted_s))
 
 
 async def retry_while_leased(

@@ -114,12 +114,17 @@ def decided_early(
 ) -> str:
     """The run ended before its planned end: it was sure that a limit that compares with earlier
     runs is crossed, or that each is kept. ``is_worse``: crossed. ``because``: the difference as it
-    was known then.
+    was known then, with an interval for a smaller chance of error than that of the limit in the
+    report: all looks at a run that goes on share one half of the chance.
     """
     ended = f"ended {where(phase, after_s, of_s)}"
+    then = (
+        "at that moment, with wider intervals, since each look before the end has only a part of "
+        f"the chances of error: {because}"
+    )
     if is_worse:
-        return f"{ended}, since a limit was surely crossed; at that moment: {because}"
-    return f"{ended}, since each limit was surely kept; at that moment: {because}"
+        return f"{ended}, since a limit was surely crossed; {then}"
+    return f"{ended}, since each limit was surely kept; {then}"
 
 
 # As many files are listed with their reasons.

@@ -68,7 +68,7 @@ def fold_news(
         records.append((t_s, 3, partial(fold_finding, t_s, finding)))
     for event in news.events:
         records.append((event.at_s, 3, partial(fold_event, event)))
-    fold.planned(news.plan)
+    fold.planned(news.plan, news.interrupted_s)
     fold.turns_to_come(news.turns_to_come)
     for _, _, fold_record in sorted(records, key=lambda record: record[:2]):
         fold_record()

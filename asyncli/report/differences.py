@@ -30,7 +30,11 @@ _PLAIN = ((0.0, 1.0, ""),)
 # Digits below a tenth of the interval are noise; at most five digits in all.
 _RESOLVED = 10
 _MOST_DIGITS = 5
+# So many decimals at most by the interval.
+_MOST_DECIMALS = 3
 _TINY = 0.01
+# Relative differences are shown to a tenth of a per cent.
+_DECIMALS_OF_PERCENT = 1
 #: Values with such a ratio are told first, real or not, and as a ratio; repeats on a quiet host
 #: differ by two.
 FAR_APART = 10
@@ -116,7 +120,20 @@ def _scale_of(difference: Difference) -> _Scale:
     factor, unit = _unit_for(largest, difference.unit)
     if spread is not None:
         spread /= factor
-    return _Scale(factor, unit, _digits(largest / factor, spread))
+    least = _decimals_of_difference(difference, factor)
+    return _Scale(factor, unit, _digits(largest / factor, spread, least))
+
+
+def _decimals_of_difference(difference: Difference, factor: float) -> int:
+    """The least decimals with which the difference has a digit of its own, where its percent is
+    not rounded to zero: both stand in one row, beside the two values.
+    """
+    distance = difference.difference
+    if not distance or difference.relative is None or any(difference.hidden):
+        return 0
+    if _relative(difference.relative) == _number(0.0, _DECIMALS_OF_PERCENT, signed=True):
+        return 0
+    return max(0, -math.floor(math.log10(abs(distance / factor))))
 
 
 def _unit_for(largest: float, unit: str) -> tuple[float, str]:
@@ -133,24 +150,27 @@ def _relative(relative: float | None) -> str:
         return "-"
     times = 1 + relative
     if abs(times) < FAR_APART:
-        return _number(relative * 100, 1, signed=True)
+        return _number(relative * 100, _DECIMALS_OF_PERCENT, signed=True)
     if times > 0:
         return f"{times:,.0f}{_TIMES}"
     # Values of unlike signs, such as growth and shrinkage, are no multiples of each other.
     return "-"
 
 
-def _digits(largest: float, spread: float | None) -> int:
-    """Decimals: to a tenth of the interval, at most five digits in all."""
+def _digits(largest: float, spread: float | None, least: int) -> int:
+    """Decimals: to a tenth of the interval, ``least`` where these are more, and at most five digits
+    in all.
+    """
     wanted = 0 if largest >= 100 or not largest else 2
     if spread is not None and spread > 0:
         wanted = math.ceil(-math.log10(spread / _RESOLVED))
     if 0 < largest < _TINY:
         # Three decimals would round it to zero.
         zeros = -math.floor(math.log10(largest))
-        return min(max(wanted, 2 + zeros), _MOST_DIGITS + zeros)
+        return min(max(wanted, 2 + zeros, least), _MOST_DIGITS + zeros)
     before_the_point = len(f"{largest:.0f}")
-    return min(max(0, wanted), max(0, _MOST_DIGITS - before_the_point), 3)
+    by_interval = min(max(0, wanted), _MOST_DECIMALS)
+    return min(max(by_interval, least), max(0, _MOST_DIGITS - before_the_point))
 
 
 def _number(value: float, digits: int, signed: bool) -> str:

@@ -186,6 +186,7 @@ class LiveFold:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
+        self._interrupted_s = 0.0
         self._ramp = plan.schedule
         self._state = LiveState(
             asked=plan.connections, asked_per_s=plan.asked_per_s, until=plan.hold_until
@@ -380,9 +381,12 @@ class LiveFold:
         """A process writes the run: one that was killed may be resumed."""
         self._state.over = PHASES[-1] in self._state.phases_done
 
-    def planned(self, plan: Plan) -> None:
-        """The plan, once the length of the hold is known."""
+    def planned(self, plan: Plan, interrupted_s: float = 0.0) -> None:
+        """The plan, once the length of the hold is known; ``interrupted_s`` of it the run was
+        interrupted, and held nothing.
+        """
         self._plan = plan
+        self._interrupted_s = interrupted_s
         self._state.refilling = False
 
     def state(self) -> LiveState:
@@ -434,7 +438,7 @@ class LiveFold:
         lasts_s = self._lasts_s(phase.name)
         if lasts_s:
             gone_s = state.elapsed_s - phase.start_s
-            state.progress = min(1.0, max(0.0, gone_s / lasts_s))
+            state.progress = self._share(phase.name, gone_s, lasts_s)
             state.eta_s = max(0.0, lasts_s - gone_s)
         if phase.name == "ramp" and not self._plan.plateaus:
             # By connections, not by the clock, so that a late ramp shows.
@@ -442,6 +446,15 @@ class LiveFold:
             if state.achieved_per_s:
                 to_open = max(0.0, self._plan.connections - state.held)
                 state.eta_s = to_open / state.achieved_per_s
+
+    def _share(self, phase: PhaseName, gone_s: float, lasts_s: float) -> float:
+        """The share of a phase that is over. An interruption of the hold is no part of it."""
+        if phase == "hold":
+            gone_s -= self._interrupted_s
+            lasts_s -= self._interrupted_s
+        if lasts_s <= 0:
+            return 1.0
+        return min(1.0, max(0.0, gone_s / lasts_s))
 
     def _hold_left_s(self) -> float:
         """By the plan. Of a run that was killed, as it was then."""
@@ -605,8 +618,8 @@ class LiveObserver:
     def cost(self, so_far: CostSoFar) -> None:
         self._fold_and_show(lambda: self.fold.cost(so_far), at_once=False)
 
-    def planned(self, plan: Plan) -> None:
-        self.fold.planned(plan)
+    def planned(self, plan: Plan, interrupted_s: float = 0.0) -> None:
+        self.fold.planned(plan, interrupted_s)
 
     def resumed(self, t_s: float, so_far: Tick) -> None:
         # Earlier losses are judged at the end and do not abort the run.

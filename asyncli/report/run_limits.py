@@ -81,5 +81,6 @@ def _how(runs: int) -> str:
     return (
         f"Before: {before}. A limit is crossed if the difference is surely above 0, and not surely "
         "below the limit. Without any difference 1 run in 100 is called worse at most, and of runs "
-        "that are worse by the limit 5 in 100 are missed at most."
+        "that are worse by the limit 5 in 100 are missed at most. The interval between has half "
+        "of these chances; looks while the run goes on share the other half, so theirs are wider."
     )

@@ -73,6 +73,8 @@ class News(msgspec.Struct):
     checks: list[Check] = msgspec.field(default_factory=list)
     #: By the number of an event: who was not to be back yet, of the ticks that the first read sums.
     turns_to_come: dict[int, int] = msgspec.field(default_factory=dict)
+    #: How much of the hold so far were interruptions.
+    interrupted_s: float = 0.0
 
     @property
     def has_records(self) -> bool:
@@ -188,8 +190,9 @@ class Follower:
         reader.require_plausible([t_s for t_s, _ in ticks])
         findings = [decode_finding(row) for row in self._new_rows(connection, "findings", "*")]
         reader.require_plausible([t_s for t_s, _ in findings])
+        interrupted_s = _interrupted_s(frame, connection)
         return News(
-            _with_gaps(frame, connection),
+            _with_interruptions(frame.plan, interrupted_s),
             phases,
             ticks,
             samples,
@@ -201,6 +204,7 @@ class Follower:
             frame.environment,
             reader.read_checks(connection),
             turns_to_come,
+            interrupted_s,
         )
 
     def _catch_up(
@@ -248,19 +252,24 @@ class Follower:
         return [row[1:] for row in rows]
 
 
-def _with_gaps(frame: Run, connection: sqlite3.Connection) -> Plan:
-    plan = frame.plan
+def _interrupted_s(frame: Run, connection: sqlite3.Connection) -> float:
+    """How much of the hold so far were interruptions (s)."""
     hold = frame.phase("hold")
-    if not frame.gaps or hold is None or plan.hold_s is None or plan.hold_until is not None:
-        return plan
+    if not frame.gaps or hold is None:
+        return 0.0
     last = [
         connection.execute(f"SELECT t_s FROM {table} ORDER BY rowid DESC LIMIT 1").fetchone()
         for table in ("ticks", "samples")
     ]
     until_s = max([hold.start_s, *(row[0] for row in last if row is not None)])
-    return msgspec.structs.replace(
-        plan, hold_s=plan.hold_s + left_out_s(frame.gaps, hold.start_s, until_s)
-    )
+    return left_out_s(frame.gaps, hold.start_s, until_s)
+
+
+def _with_interruptions(plan: Plan, interrupted_s: float) -> Plan:
+    """The plan with a hold that is longer by its interruptions, unless the wall clock ends it."""
+    if plan.hold_s is None or plan.hold_until is not None:
+        return plan
+    return msgspec.structs.replace(plan, hold_s=plan.hold_s + interrupted_s)
 
 
 def sum_ticks(

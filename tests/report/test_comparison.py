@@ -83,6 +83,10 @@ def test_three_runs_get_two_tables_and_two_figures() -> None:
     seen = Page(page(comparison_document(three)))
     assert seen.tags["figure"] == 2
     assert len(seen.ids) == len(set(seen.ids))
+    # Each is found by its name in the contents.
+    headings = [section.heading for section in comparison_document(three).sections if section.heading]
+    assert len(headings) == len(set(headings))
+    assert "C against A: every number" in headings
 
 
 def made(unit: str, values: tuple[float | None, float | None], ci95: tuple[float, float] | None, **rest: Any) -> Difference:
@@ -104,6 +108,11 @@ def made(unit: str, values: tuple[float | None, float | None], ci95: tuple[float
         (made("bytes/h", (100.0, -1900.0), (-2100.0, -1900.0)), ("bytes/h", "100", "-1,900", "-2,000", "-2,100 to -1,900", "-")),
         (made("per 1,000 attempts", (0.0, 3.0), (1.0, 6.0)), ("", "0.0", "3.0", "+3.0", "+1.0 to +6.0", "-")),
         (made("bytes", (None, 7.0), None), ("bytes", "-", "7.00", "-", "-", "-")),
+        # A difference is not rounded to zero where its percent is not.
+        (made("ms", (0.732, 0.756), (-1.64, 0.18)), ("ms", "0.73", "0.76", "+0.02", "-1.64 to +0.18", "+3.3")),
+        (made("ms", (0.732, 0.7321), (-1.64, 0.18)), ("ms", "0.7", "0.7", "0.0", "-1.6 to +0.2", "0.0")),
+        (made("bytes", (5_537_000.0, 5_546_000.0), (-750e3, 769e3)), ("MB", "5.537", "5.546", "+0.009", "-0.750 to +0.769", "+0.2")),
+        (made("bytes", (300.0, 300.4), None), ("bytes", "300.0", "300.4", "+0.4", "-", "+0.1")),
         (made("bytes/h", (0.0, 0.0), (-2e6, 1e6)), ("MB/h", "0.0", "0.0", "0.0", "-2.0 to +1.0", "-")),
     ],
 )

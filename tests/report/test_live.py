@@ -86,8 +86,10 @@ def test_resumed_run_keeps_its_losses_and_has_no_eta_while_reopening() -> None:
     state = fold.state()
     assert (state.held, state.opened, state.lost, state.eta_s, state.heartbeats_per_s) == (100, 500, 400, None, 0.0)
     assert plain_line(state).endswith("hold      held 100 of 400; reopening; lost 400 (generator_lost 400)")
-    fold.planned(msgspec.structs.replace(run.plan, hold_s=90.0))
+    fold.planned(msgspec.structs.replace(run.plan, hold_s=90.0), 30.0)
     assert (fold.state().eta_s, fold.state().refilling) == (15.0, False)
+    # The interruption is no part of the hold: 45 of its 60 s are over.
+    assert fold.state().progress == 0.75
     # A run that restarts measures a new baseline.
     run = a_run(20_000, hold_s=60.0)
     fold = LiveFold(run.plan)

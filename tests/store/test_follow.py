@@ -14,12 +14,15 @@ from recording import new_run, write_run
 from synthetic_run import a_run, cut
 
 from asyncli.live.following import fold_news
-from asyncli.model.records import Deaths, EventCounts, Finding, Phase, Sample, Tick
+from asyncli.model.plan import Plan
+from asyncli.model.records import Deaths, EventCounts, Finding, Gap, Phase, Sample, Tick
 from asyncli.model.run import Run
 from asyncli.report.livestate import LiveFold, LiveState
 from asyncli.store import follow
 from asyncli.store.follow import Follower, News, last_written_s
 from asyncli.store.reader import read_run
+from asyncli.store.resume import read_interrupted
+from asyncli.store.writer import RunWriter
 
 
 def eventful(hold_s: float = 600.0) -> Run:
@@ -75,6 +78,22 @@ def test_who_was_away_before_the_first_read_is_away(tmp_path: Path) -> None:
     stormy.events[1].ended = 1000
     state = looked(Follower(write_run(cut(run, hold_s + 29.5), tmp_path / "run.db")).news())
     assert state.away == 1000 - 10 * sum(1 for t_s, tick in run.ticks if tick.events and t_s < hold_s + 29.5)
+
+
+def test_an_interruption_is_no_part_of_the_holds_progress(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    writer = new_run(path, Plan(urls=("http://127.0.0.1/",), connections=10, hold_s=40.0), started_s=time.time())
+    writer.phase(Phase("hold", 10.0))
+    writer.tick(20.0, Tick(second=20, held=10, opened=10))
+    writer.close(False)
+    before = read_interrupted(path)
+    writer = RunWriter.resume(path, {}, recorded=before.recorded, restart=False)
+    writer.gap(Gap(20.0, 50.0))
+    writer.tick(60.0, Tick(second=60, held=10))
+    writer.close(False)
+    state = looked(Follower(path).news())
+    # 20 of its 40 s are over.
+    assert (state.progress, state.eta_s, state.hold_left_s) == (0.5, 20.0, 20.0)
 
 
 @pytest.mark.parametrize("seconds", [0, 1, 20])
