@@ -133,7 +133,7 @@ def _ended_at(run: Run, at_s: float, commands: Sequence[RunEvent]) -> list[Ended
     ended = []
     for event in commands:
         number = event.fields.get("number")
-        if event.end_s is None or number is None:
+        if event.end_s is None or event.end_s > at_s or number is None:
             continue
         count = sum(tick.events[number].ended for _, tick in ticks if number in tick.events)
         if count:

@@ -492,32 +492,39 @@ def _held(run: Run, t_s: float) -> float:
 def _others(run: Run, before: Series) -> Between | None:
     """What it had beside those that are held, at the last reading of a second in which these did
     not change; None without one. Where churn changes them all the while, by all readings of the
-    hold: they are none at least.
+    hold that agree with the last ones.
     """
-    by_readings = _others_beside_churn(run, before)
-    if by_readings is not None:
-        return by_readings
+    others = _others_beside_churn(run, before)
+    if others is not None:
+        return others
     for t_s, value in reversed(list(before.rows())):
         if t_s <= run.first_connect_s:
             return Between(value, value)
         if _is_at_rest(run, t_s):
-            others = value - _held(run, t_s)
-            return Between(others, others)
+            held = _held_within(run, t_s)
+            return Between(value - held.at_most, value - held.at_least)
     return None
 
 
 def _others_beside_churn(run: Run, before: Series) -> Between | None:
-    """What all readings in seconds with churn agree on; None without one, or if they do not."""
-    fewest = 0.0
-    highest = math.inf
-    for t_s, value in before.rows():
-        if run.hold is not None and t_s >= run.hold.start_s and _is_churned(run, t_s):
-            held = _held_within(run, t_s)
-            fewest = max(fewest, value - held.at_most)
-            highest = min(highest, value - held.at_least)
-    if math.isinf(highest) or fewest > highest:
-        return None
-    return Between(fewest, highest)
+    """What readings in seconds with churn agree on, from the last one back to the first that does
+    not fit: the server had fewer or more others then. They are none at least. None without one.
+    """
+    others: Between | None = None
+    within = Between(0.0, math.inf)
+    for t_s, value in reversed(list(before.rows())):
+        if run.hold is None or t_s < run.hold.start_s:
+            break
+        if not _is_churned(run, t_s):
+            continue
+        held = _held_within(run, t_s)
+        within = Between(
+            max(within.at_least, value - held.at_most), min(within.at_most, value - held.at_least)
+        )
+        if within.at_least > within.at_most:
+            break
+        others = within
+    return others
 
 
 def _is_at_rest(run: Run, t_s: float) -> bool:

@@ -30,7 +30,10 @@ def longest_without_answers(run: Run) -> dict[int, float]:
     that began: the longest of each event, if it has one of two seconds or more.
     """
     rows = run.ticks_between(run.first_connect_s, run.stop_s)
-    long_ones = [outage for outage in _outages(rows) if _is_long(outage)]
+    # Nothing tells what was answered while the run was interrupted.
+    spans = run.uninterrupted_spans(run.first_connect_s, run.stop_s)
+    outages = [outage for span in spans for outage in _outages(run.ticks_between(*span))]
+    long_ones = [outage for outage in outages if _is_long(outage)]
     if not long_ones:
         return {}
     # The fastest answers take so long: that much silence is normal.
@@ -98,6 +101,7 @@ def _wanted(tick: Tick, stalling: int) -> int:
     come back. An answer to a client that reads nothing, of whom there are ``stalling``, may be
     there.
     """
-    connects = sum(counts.attempts for counts in tick.events.values())
+    attempts = sum(counts.attempts for counts in tick.events.values())
     heartbeats = max(0, max(tick.awaiting, tick.sent) - stalling)
-    return heartbeats + connects + tick.connecting + tick.coming_back
+    # Who tried in this second may wait at its end.
+    return heartbeats + max(attempts, tick.connecting)

@@ -273,8 +273,9 @@ async def _to_run_page(request: web.Request) -> web.Response:
     """The page's own links are below its address. A relative one also holds behind a proxy that
     serves the folder below another path.
     """
-    query = f"?{request.query_string}" if request.query_string else ""
-    return web.Response(status=301, headers={"Location": f"./{request.rel_url.raw_name}/{query}"})
+    address = request.rel_url
+    query = f"?{address.raw_query_string}" if address.raw_query_string else ""
+    return web.Response(status=301, headers={"Location": f"./{address.raw_name}/{query}"})
 
 
 async def _run_page(_: web.Request) -> web.Response:

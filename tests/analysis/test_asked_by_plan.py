@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from synthetic_run import a_run
 
-from asyncli.analysis.asked_by_plan import asked_by_plan, failed_commands
+from asyncli.analysis.asked_by_plan import asked_by_plan, ended_with_server, failed_commands
 from asyncli.analysis.generations import changes
 from asyncli.findings.probes import server_ended, server_master_ended, server_restarted
 from asyncli.findings.reconcile import counters_restarted
@@ -68,6 +68,17 @@ def test_a_server_that_goes_long_after_a_command_has_gone_by_itself(gone_s: floa
     assert summary.run.verdict == verdict
     reasons = [finding.evidence for finding in summary.findings if finding.code == f"verdict_{verdict}"]
     assert ["300 connections" in reason for reason in reasons] == [verdict == "failed"]
+
+
+def test_a_command_after_the_server_has_gone_has_no_part_in_that() -> None:
+    """The command starts it again; what was counted with it then ended within seconds of the server's end."""
+    run = a_run(1_000, hold_s=60.0, events=("10s run start",))
+    run.events.append(RunEvent("run", COMMAND_S, ENDED_S, "start", {"number": 1}))
+    run.findings.append(server_ended(COMMAND_S - 0.5, "the server's processes ended", None))
+    for t_s, tick in run.ticks:
+        if COMMAND_S < t_s <= COMMAND_S + 1.0:
+            tick.events = {1: EventCounts(ended=300)}
+    assert ended_with_server(run) == []
 
 
 def test_of_two_restarts_one_may_be_a_fault() -> None:

@@ -155,6 +155,23 @@ def test_a_straggler_beside_churn_is_one_where_it_outnumbers_who_come_and_go() -
     assert found.left == pytest.approx(5, abs=2)
 
 
+def test_what_the_server_has_beside_churned_connections_may_have_changed_in_the_hold() -> None:
+    """Five more descriptors, as of logs, since a while before the event: earlier readings tell nothing of these."""
+    run = vanished(lambda after_s: SILENT if after_s < 2.0 else 0.0, sockets_unread=True, back_s=30.0)
+    for _, tick in run.ticks:
+        tick.events[CHURN] = EventCounts(ended=2, opened=2)
+        # At last who had been ended before comes back.
+        if tick.second > 30:
+            tick.events[CHURN] = EventCounts(opened=2)
+    for sample in run.samples:
+        both_away = 6 < sample.t_s < AT_S and sample.t_s % 2 == 0
+        log_files = 5 if sample.t_s >= 14 else 0
+        sample.values[metrics.SERVER_DESCRIPTORS] += log_files - 2 * both_away
+    found = noticed_in(run)
+    assert found is not None
+    assert (found.left, found.left_after_s) == (None, pytest.approx(1.8))
+
+
 def test_as_many_as_half_may_be_hidden_by_churn() -> None:
     found = noticed_in(with_churn(vanished(lambda after_s: SILENT if after_s < 2.0 else 0.0, back_s=30.0), goes=40))
     assert found is not None

@@ -7,7 +7,7 @@ import pytest
 from synthetic_run import a_run
 
 from asyncli.analysis.without_answers import longest_without_answers
-from asyncli.model.records import EventCounts, RunEvent
+from asyncli.model.records import EventCounts, Gap, RunEvent
 from asyncli.model.run import Run
 
 BEGUN_S = 30.0
@@ -54,6 +54,24 @@ ALL = dict.fromkeys(range(31, 36), 100)
 )
 def test_an_outage_lasts_while_nobody_has_an_answer(run: Run, expected: dict[int, float]) -> None:
     assert longest_without_answers(run) == {number: pytest.approx(lasted_s) for number, lasted_s in expected.items()}
+
+
+@pytest.mark.parametrize(("clients", "expected"), [(2, {}), (5, {1: 5.0})])
+def test_who_tries_and_waits_is_one_client(clients: int, expected: dict[int, float]) -> None:
+    """Each connects in every second, and waits at its end."""
+    run = restart(refused=dict.fromkeys(ALL, clients))
+    for t_s, tick in run.ticks:
+        if round(t_s) in ALL:
+            tick.connecting = tick.coming_back = clients
+    assert longest_without_answers(run) == {number: pytest.approx(lasted_s) for number, lasted_s in expected.items()}
+
+
+def test_an_interruption_of_the_run_is_no_outage() -> None:
+    """The run was killed two seconds after the first connect in vain, and gone on with two seconds later."""
+    run = restart(refused=ALL)
+    run.gaps = [Gap(BEGUN_S + 2.5, BEGUN_S + 4.5)]
+    run.ticks = [(t_s, tick) for t_s, tick in run.ticks if not BEGUN_S + 2.5 < t_s < BEGUN_S + 4.5]
+    assert longest_without_answers(run) == {1: pytest.approx(2.0)}
 
 
 def test_clients_that_read_nothing_want_no_answer() -> None:
