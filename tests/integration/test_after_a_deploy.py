@@ -20,7 +20,7 @@ from contract import document
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import RequestReceived
-from programs import here, recorded, speaking
+from programs import here, recorded, speaking, stood_still_s
 
 N = 30
 _OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
@@ -106,6 +106,8 @@ def test_a_server_that_accepts_and_answers_none_after_a_deploy(tmp_path: Path, d
     assert (event["not_back"], event["failures"]) == (N, {})
     assert event["in_vain"] == {"count": event["phantoms"], "acknowledged": event["phantoms"], "patience_s": 1.0, "received": "accepted"}
     assert since_events(summary) == {"listen_accepted": 1}
+    # A second in which asyncli itself stood still for half of it tells of no outage.
+    assert event["no_answers_s"] >= 2 or stood_still_s(tmp_path) >= 0.5
     printed = " ".join(here(tmp_path, "report", "run.db").out.split())
     fault_table.require_as_printed("test_a_server_that_accepts_and_answers_none_after_a_deploy", printed, summary["reconciliation"]["agrees"])
     assert "queue" not in printed
