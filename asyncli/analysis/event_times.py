@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from asyncli.analysis.constants import PART
+from asyncli.analysis.constants import FEWEST, PART
 from asyncli.findings.event_words import EventWords, MarkWords
 from asyncli.model.records import CHURN, Gap, RunEvent
 from asyncli.model.run import EVENT_SETTLES_S, TICK_S, Run
@@ -22,6 +22,32 @@ def events_begun_in(run: Run, from_s: float) -> list[EventWords]:
     user made no mark since its end.
     """
     return [words_of(near.event) for near in _near(_times(run), run, from_s)]
+
+
+def events_of_silence(run: Run, from_s: float) -> list[EventWords]:
+    """The events to which a silence belongs: the second that ended at ``from_s`` is the last one
+    with an answer. How many came in it tells about when the silence began; events are left out by
+    whose beginning more answers were due than came.
+    """
+    times = _times(run)
+    since_s = from_s - TICK_S
+    usual = run.ticks_between(since_s - EVENT_SETTLES_S, since_s + TICK_S / 2)
+    last = run.ticks_between(from_s - TICK_S / 2, from_s + TICK_S / 2)
+    came = sum(tick.answered for _, tick in last)
+    per_s = sum(tick.answered for _, tick in usual) / max(1, len(usual))
+    began_s = from_s
+    if came < per_s:
+        began_s = since_s + came / per_s
+    before = [time for time in times if _is_possible(came, per_s * (time.began_s - since_s))]
+    near = _near(before, run, began_s) or _near(times, run, from_s)
+    return [words_of(time.event) for time in near]
+
+
+def _is_possible(came: int, due: float) -> bool:
+    """Whether so many answers may have come where so many were due; by three times the standard
+    error of a count.
+    """
+    return due - came < max(FEWEST, 3 * math.sqrt(max(0.0, due)))
 
 
 def events_begun_by(run: Run, read_s: float) -> list[EventWords]:

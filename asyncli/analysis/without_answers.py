@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from asyncli.analysis.constants import FEWEST, PART
-from asyncli.analysis.event_times import events_begun_in
+from asyncli.analysis.event_times import events_of_silence
 from asyncli.analysis.losses.unanswered import asyncli_stood_still
 from asyncli.core.histogram import summed
 from asyncli.model.records import Tick
@@ -45,7 +45,7 @@ def longest_without_answers(run: Run) -> dict[int, float]:
         # Ticks are a little early or late.
         if lasted_s < 1.9 * TICK_S + usual_s:
             continue
-        for event in events_begun_in(run, outage.from_s):
+        for event in events_of_silence(run, outage.from_s):
             number = event["number"]
             longest_s[number] = max(lasted_s, longest_s.get(number, 0.0))
     return longest_s

@@ -75,11 +75,14 @@ class VerdictLine(msgspec.Struct, frozen=True):
 
 
 class TableColumn(msgspec.Struct, frozen=True):
-    """``kind``: "number" (right-aligned) and "word" (left-aligned) never wrap; "words" may."""
+    """``kind``: "number" (right-aligned) and "word" (left-aligned) never wrap; "words" may.
+    ``is_of_user``: what a user wrote, which is shown as it was written.
+    """
 
     name: str
     kind: str = "number"
     view: View = ALL
+    is_of_user: bool = False
 
     @property
     def number(self) -> bool:

@@ -172,7 +172,7 @@ def events_table(phases: Sequence[Phase], events: Sequence[EventPart]) -> doc.Da
     columns = [
         doc.TableColumn("at"),
         doc.TableColumn("phase", kind="word"),
-        doc.TableColumn("what", kind="words"),
+        doc.TableColumn("what", kind="words", is_of_user=True),
     ]
     return doc.DataTable("Events", columns, rows, width=12, kind="small-table")
 

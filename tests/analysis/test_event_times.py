@@ -105,7 +105,7 @@ def test_a_silence_names_the_command_in_whose_time_it_began(begun_s: float, even
         # One that was over began later than the one that was at work: nothing tells which it was.
         ((20.5, 19.0), (28.5, 0.1), False, [1, 2]),
         # One that was over when the one that was at work began.
-        ((27.0, 0.1), (29.8, 4.0), False, [2]),
+        ((27.0, 0.1), (29.5, 4.0), False, [2]),
         # Neither was at work, and then the user did something.
         ((27.0, 0.1), (28.0, 0.1), False, [1, 2]),
         ((27.0, 0.1), (28.0, 0.1), True, []),
@@ -124,6 +124,20 @@ def test_a_silence_belongs_to_the_event_that_was_at_work_and_began_last(
     [finding] = stalls(run)
     assert named(finding) == events
     assert (finding.fields["mark"] is not None) is marked
+    done = provoked(run, run.series(metrics.SERVER_PSS_BYTES))
+    assert [number for number in (1, 2) if done[number].no_answers_s] == events
+
+
+@pytest.mark.parametrize(("in_last_second", "events"), [(0.05, [1]), (0.95, [2]), (1.0, [2])])
+def test_a_silence_that_had_begun_before_an_event_is_not_that_one_s(in_last_second: float, events: list[int]) -> None:
+    """By the answers in the last second with any: the second event began as it ended."""
+    run = silent(30, 32)
+    for t_s, tick in run.ticks:
+        if t_s < 30:
+            tick.answered = round(200 * (in_last_second if t_s > 29 else 1.0))
+    run = command(command(run, begun_s=28.1, took_s=0.2), begun_s=29.1, took_s=0.1, number=2)
+    [finding] = stalls(run)
+    assert named(finding) == events
     done = provoked(run, run.series(metrics.SERVER_PSS_BYTES))
     assert [number for number in (1, 2) if done[number].no_answers_s] == events
 

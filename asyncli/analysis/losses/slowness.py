@@ -14,7 +14,12 @@ from typing import NamedTuple
 import msgspec
 
 from asyncli.analysis.constants import FEWEST, MISSED_S, PART, WORTH_TELLING
-from asyncli.analysis.event_times import events_begun_in, events_when_due, mark_before
+from asyncli.analysis.event_times import (
+    events_begun_in,
+    events_of_silence,
+    events_when_due,
+    mark_before,
+)
 from asyncli.analysis.losses.own_sockets import sent_again
 from asyncli.analysis.losses.server_evidence import ServerEvidence, stopped_since
 from asyncli.analysis.losses.table import began_s
@@ -68,7 +73,7 @@ def stalls(run: Run) -> list[Finding]:
             waited,
             *words,
             page_silent=bool(evidence.silent),
-            events=events_begun_in(run, from_s),
+            events=events_of_silence(run, from_s),
             mark=mark_before(run, from_s),
         )
     ]
