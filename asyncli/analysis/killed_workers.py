@@ -32,7 +32,7 @@ def killed_by_commands(run: Run, client: Client, pages: Pages) -> list[tuple[Run
         if before is None or after is None or not _any_ended(run, command.at_s, until_s):
             continue
         risen = after - before
-        ended = sum(tick.events[number].ended for _, tick in run.ticks if number in tick.events)
+        ended = run.counts_of_event(number).ended
         if FEWEST <= risen <= ended + FEWEST:
             killed.append((command, risen))
     return killed

@@ -327,6 +327,9 @@ def _when(
         if time_s is not None:
             within_s = max(within_s, time_s - (_last_above(silent, bound) or 0.0))
     left, left_after_s = _left(silent, silenced, all_s)
+    if left is not None and p90_s is None and _last_above(silent, tenth) != last_s:
+        # It may be a tenth or fewer: more would say that it had not noticed the others.
+        left = min(left, math.floor(tenth))
     all_at_most_s = None
     if left is None:
         all_at_most_s = _below_for_good(

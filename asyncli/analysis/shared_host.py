@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from typing import NamedTuple
 
@@ -79,9 +78,7 @@ def cpus_taken(run: Run) -> list[Finding]:
         (run.series(GENERATOR_CPU_S), run.series(SESSION_CPU_S)),
     )
     taken: list[tuple[float, float]] = []
-    # Of 10 s or more: CPU time is read every second to third second, in steps of 10 ms.
-    spans = run.uninterrupted_spans(start, stop)
-    for part in itertools.chain(*(parts(*span, 10.0, len(used.busy)) for span in spans)):
+    for part in _parts_to_look_at(run, len(used.busy)):
         cores = used.cores(*part)
         if cores is None or cores[0] < MOST_CPU_SHARE * cpus or cores[1] < MOST_OF_OTHERS * cpus:
             continue
@@ -99,6 +96,20 @@ def cpus_taken(run: Run) -> list[Finding]:
     if before is not None:
         was_so_before = before[1] >= MOST_OF_OTHERS * cpus
     return [host_busy(round(cpus), *then, was_so_before, span, len(taken))]
+
+
+def _parts_to_look_at(run: Run, readings: int) -> list[tuple[float, float]]:
+    """The time with connections, in parts (from, to) of 10 s or more: CPU time is read every second
+    to third second, in steps of 10 ms. A short run has no such part; of one that was interrupted,
+    what is shorter beside others tells nothing.
+    """
+    least_s = 10.0
+    spans = run.uninterrupted_spans(run.first_connect_s, run.stop_s)
+    long_ones = [(from_s, to_s) for from_s, to_s in spans if to_s - from_s >= least_s]
+    looked_at = []
+    for from_s, to_s in long_ones or spans:
+        looked_at += parts(from_s, to_s, least_s, readings)
+    return looked_at
 
 
 def throttled_share(run: Run) -> float:

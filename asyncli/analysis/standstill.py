@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 
 import msgspec
@@ -104,7 +105,8 @@ class _Waiting:
         self._accepted = run.series(SERVER_SOCKETS)
         self._waiting = run.series(SERVER_SOCKETS_WAITING)
         self._dropped = run.series(SERVER_LISTENERS_DROPPED)
-        self._silences = silences(run.ticks)
+        # Silences in which so many heartbeats were sent that some would have met what still served.
+        self._silences = [silence for silence in silences(run.ticks) if silence.sent >= FEWEST]
 
     @property
     def any_waited(self) -> bool:
@@ -127,11 +129,9 @@ class _Waiting:
         """
         if not self._nothing_came(from_s, to_s):
             return False
-        for silence in self._silences:
-            overlaps = silence.from_s < to_s and from_s < silence.to_s
-            if overlaps and silence.sent >= FEWEST:
-                return True
-        return False
+        # They are in order: the first that was not over may have begun.
+        place = bisect_right(self._silences, from_s, key=lambda silence: silence.to_s)
+        return place < len(self._silences) and self._silences[place].from_s < to_s
 
     def served_nobody(self, from_s: float, to_s: float) -> bool:
         """Whether some waited at one of two readings, or were dropped between them, and nobody was

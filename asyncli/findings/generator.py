@@ -150,11 +150,12 @@ def resumed(
     lost = ""
     if held:
         lost = f"; the {held:,} connections that it held were lost with asyncli's own processes"
+    unrecorded = format_duration(min(UNRECORDED_S, after_s))
     then = "the hold continues" if holds else "the run starts again with the baseline"
     where_to_look = ended_by or "the kernel's log, the journal, a reboot"
     return Words(
         f"the run was interrupted {where}, at {format_clock(from_s)} or up to "
-        f"{format_duration(UNRECORDED_S)} later, and resumed at "
+        f"{unrecorded} later, and resumed at "
         f"{format_clock(from_s + after_s)}{lost}; {then} "
         "and the gap is excluded from every fit and from the server's counters",
         f"see what ended it: {where_to_look}",

@@ -560,7 +560,8 @@ _OF_EVENTS: Sequence[Quantity] = (
     Quantity(
         "events.*.noticed.left_after_s",
         "s",
-        "how long after the event the server's connections were read for the last time",
+        "how long after the event that reading was; where churn hides how many it held, the last "
+        "at which it surely held one",
     ),
     Quantity(
         "events.*.noticed.within_s",

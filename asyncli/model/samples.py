@@ -164,10 +164,10 @@ class Series(msgspec.Struct):
 
     def last(self, until_s: float = math.inf, since_s: float = -math.inf) -> float | None:
         """The latest value in ``[since_s, until_s]``, or None."""
-        part = self.between(since_s, until_s)
-        if not part.values:
+        place = bisect_right(self.t_s, until_s) - 1
+        if place < 0 or self.t_s[place] < since_s:
             return None
-        return part.values[-1]
+        return self.values[place]
 
     def first(self, since_s: float = -math.inf) -> float | None:
         """The earliest value from ``since_s`` on, or None."""

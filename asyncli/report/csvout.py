@@ -86,8 +86,10 @@ _OF_DONE_EVENT = {
     "noticed_p90_s": "the same of 90 %",
     "noticed_all_s": "the same of all",
     "noticed_all_at_most_s": "where that is not known: by when it held none of them at the latest",
-    "noticed_left": "of the silent ones, held by it at the last reading",
-    "noticed_left_after_s": "how long after the event that reading was, in seconds",
+    "noticed_left": "of the silent ones, held by it at the last reading; empty where churn hides "
+    "that",
+    "noticed_left_after_s": "how long after the event that reading was, in seconds; where churn "
+    "hides how many it held, the last at which it surely held one",
     "noticed_within_s": "the longest time between two readings of that, in seconds",
     "noticed_at_reconnect": "1: it let them go as they connected anew; 0: not",
     "closed_first_s": "after how many seconds it ended the first of those that stalled",

@@ -534,8 +534,8 @@ def _is_time_away(key: str) -> bool:
     return key.startswith("events.") and part.endswith(".away") and time in _TIMES_AWAY
 
 
-#: The times after which a server held so many of the silent ones no more.
-_TIMES_NOTICED = ("p50_s", "p90_s", "all_s")
+#: The times after which a server held no more of the silent ones than such a share.
+_SHARE_AFTER = {"p50_s": 0.5, "p90_s": 0.1, "all_s": 0.0}
 
 
 def _of_time_noticed(
@@ -546,10 +546,9 @@ def _of_time_noticed(
     nothing.
     """
     part, _, time = threshold.key.rpartition(".")
-    if not part.endswith(".noticed") or time not in _TIMES_NOTICED:
+    if not part.endswith(".noticed") or time not in _SHARE_AFTER:
         return None
-    # It held too many at the last reading, unless that could not be told.
-    least_s = _finite(_value(document, f"{part}.left_after_s")) or 0.0
+    least_s = _held_more_s(document, part, _SHARE_AFTER[time])
     most_s = _finite(_value(document, f"{part}.all_at_most_s"))
     if not least_s and most_s is None:
         return None
@@ -560,6 +559,18 @@ def _of_time_noticed(
         bounds.append(f"{format_duration(most_s)} at most")
     crossed = _is_crossed_within(threshold.comparison, least_s, most_s, bound)
     return Outcome(threshold, None, crossed, why=" and ".join(bounds))
+
+
+def _held_more_s(document: Mapping[str, Any], part: str, share: float) -> float:
+    """When (s) the server surely held more than a ``share`` of the silent ones at last; 0 where
+    that is not known. Beside churn it may have held some then, and no more than the share.
+    """
+    after_s = _finite(_value(document, f"{part}.left_after_s")) or 0.0
+    if not share:
+        return after_s
+    left = _finite(_value(document, f"{part}.left")) or 0.0
+    silenced = _finite(_value(document, f"{part.removesuffix('noticed')}ended")) or 0.0
+    return after_s if left > share * silenced else 0.0
 
 
 def _is_crossed_within(

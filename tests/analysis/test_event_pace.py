@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 import msgspec
 import pytest
+from synthetic_run import a_run
 from test_storm_pace import stormed
 
 from asyncli.analysis.event_pace import EventPace
@@ -270,3 +273,26 @@ def test_drops_at_a_full_queue_are_those_of_a_server_that_stood_still() -> None:
     assert drops_meanwhile(run) == 0.0
     [overflows] = listen_queue(run)
     assert "backlog=" in overflows.remedy
+
+
+def part_stopped(hold_s: float) -> Run:
+    """A helper of an idle server is stopped all the while, and single heartbeats are answered in the second after theirs."""
+    run = a_run(20, hold_s=hold_s)
+    for place, (_, tick) in enumerate(run.ticks):
+        tick.sent = tick.awaiting = int(place % 3 == 0)
+        tick.answered = int(place % 3 == 1)
+    for sample in run.samples:
+        sample.values |= {metrics.SERVER_CPU_S: 0.0, metrics.SERVER_PROCESSES: 2.0, metrics.SERVER_STOPPED: 1.0}
+    return run
+
+
+@pytest.mark.measures
+def test_standstills_are_found_in_time_in_proportion_to_the_run() -> None:
+    took_s = []
+    for hold_s in (5_400.0, 21_600.0):
+        run = part_stopped(hold_s)
+        began_s = time.process_time()
+        assert standstills(run) == []
+        took_s.append(time.process_time() - began_s)
+    # A quadratic step would take sixteen times.
+    assert took_s[1] < 9.0 * max(took_s[0], 0.05)

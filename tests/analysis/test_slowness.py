@@ -136,14 +136,18 @@ def test_retransmitted_segments(again: int, count: int | None) -> None:
     assert all(0.01 < one.fields["share"] < 0.2 and one.fields["here"] for one in found)
 
 
-def restarted(*, refused: int = 40, ended: int = 300, drops: int = 0, tcp: TcpCounts | None = None) -> Run:
-    """A command of the plan stops the server at 30 s: it ends 300 connections, and connects are refused until 34 s and sent again."""
-    run = a_run(1000, events=("20s run restart",))
+def restarted(
+    *, refused: int = 40, ended: int = 300, drops: int = 0, tcp: TcpCounts | None = None, after_s: float = 0.0, lost: int = 0
+) -> Run:
+    """A command of the plan stops the server at 30 s: it ends 300 connections, and connects are refused until 34 s and sent again, or so long
+    after that."""
+    run = a_run(1000, hold_s=120.0, events=("20s run restart",))
     run.events.append(RunEvent("run", 30.0, 34.0, "restart", {"number": 1, "took_s": 4.0}))
     for t_s, tick in run.ticks:
         if 30 < t_s <= 31:
             tick.events[1] = EventCounts(ended=ended)
-        if 31 < t_s <= 34:
+            tick.deaths = {"generator_lost": Deaths(lost)} if lost else {}
+        if 31 < t_s - after_s <= 34:
             tick.events[1] = EventCounts(failures={"refused": refused} if refused else {})
             tick.tcp = tcp or TcpCounts(segments=50)
     for sample in run.samples:
@@ -161,8 +165,15 @@ def test_connects_that_meet_the_stopped_server_s_time_wait_are_no_lost_packets()
 
 @pytest.mark.parametrize(
     "run",
-    [restarted(refused=0), restarted(ended=20), restarted(drops=150), restarted(tcp=TcpCounts(segments=50, heartbeats=50))],
-    ids=["nobody was refused", "fewer ended", "a queue dropped some", "heartbeats too"],
+    [
+        restarted(refused=0),
+        restarted(ended=20),
+        restarted(ended=20, lost=280),
+        restarted(after_s=70.0),
+        restarted(drops=150),
+        restarted(tcp=TcpCounts(segments=50, heartbeats=50)),
+    ],
+    ids=["nobody was refused", "fewer ended", "asyncli lost the others", "long before", "a queue dropped some", "heartbeats too"],
 )
 def test_other_connects_that_are_sent_again_may_have_been_dropped(run: Run) -> None:
     assert [(told.severity, told.fields["met_time_wait"]) for told in packets_lost(run)] == [("warning", False)]

@@ -619,6 +619,19 @@ def test_a_busy_period_neither_begins_nor_ends_while_the_run_was_interrupted() -
     assert found.fields["span_s"][0] == pytest.approx(gap.end_s)
 
 
+def test_a_few_seconds_beside_an_interruption_are_no_busy_period() -> None:
+    """The run was stopped soon after it had been gone on with, whose processes had just begun."""
+    run = a_run(1000, hold_s=100, local=True)
+    run.environment["cpus"] = 2
+    gap = Gap(run.phases[2].start_s + 20.0, run.stop_s - 4.0)
+    run.gaps = [gap]
+    cpu(run, generator__cpu_s=(0.0, 0.05), server__cpu_s=(0.0, 0.1))
+    for sample in run.samples:
+        sample.values["host.cpu_busy_s"] = 50.0 + 0.4 * sample.t_s + 1.55 * max(0.0, sample.t_s - gap.end_s)
+    run.samples = [sample for sample in run.samples if not gap.start_s < sample.t_s < gap.end_s]
+    assert cpus_taken(run) == []
+
+
 def test_error_statuses() -> None:
     def found(*of_each: dict[int, int]) -> list[Finding]:
         run = bare_run([(t_s + 1.0, Tick(answered=sum(one.values()), by_status=one)) for t_s, one in enumerate(of_each)])

@@ -155,6 +155,18 @@ def test_a_straggler_beside_churn_is_one_where_it_outnumbers_who_come_and_go() -
     assert found.left == pytest.approx(5, abs=2)
 
 
+@pytest.mark.parametrize(("held", "crossed"), [(3, None), (5, None), (12, True)])
+def test_stragglers_beside_churn_do_not_say_when_nine_in_ten_were_noticed(held: int, crossed: bool | None) -> None:
+    """Of 50 silent ones the server holds so many to the end, and four more or fewer may be churn's: a tenth, or more."""
+    run = with_churn(vanished(lambda after_s: SILENT if after_s < 2.0 else float(held), back_s=30.0))
+    found = noticed_in(run)
+    assert found is not None
+    assert (found.p50_s, found.p90_s, found.all_s) == (pytest.approx(2.8), None, None)
+    document = msgspec.to_builtins(summarise(msgspec.structs.replace(run)))
+    outcomes = judge([parse(f"events.1.noticed.{time} > 15s", Summary) for time in ("p90_s", "all_s")], document)
+    assert [outcome.crossed for outcome in outcomes] == [crossed, True]
+
+
 def test_what_the_server_has_beside_churned_connections_may_have_changed_in_the_hold() -> None:
     """Five more descriptors, as of logs, since a while before the event: earlier readings tell nothing of these."""
     run = vanished(lambda after_s: SILENT if after_s < 2.0 else 0.0, sockets_unread=True, back_s=30.0)

@@ -148,6 +148,11 @@ def test_of_concurrent_resumes_one_succeeds(cut_off: Path) -> None:
     assert read_run(cut_off).complete is True
 
 
+@pytest.mark.parametrize(("after_s", "later"), [(1.0, "1 s"), (60.0, "2 s")])
+def test_a_run_was_not_interrupted_after_it_was_resumed(after_s: float, later: str) -> None:
+    assert f"up to {later} later" in resumed(17.0, after_s, "hold", 3, True, "").evidence
+
+
 def test_a_run_that_another_process_resumed_meanwhile_is_refused(cut_off: Path) -> None:
     before = read_interrupted(cut_off)
     other = resume(before)
