@@ -96,6 +96,54 @@ def test_the_page_says_what_the_file_has(go: Go, browser: Browser, ended: Path) 
     go(look())
 
 
+def test_what_went_with_a_process_of_asyncli_is_said_in_words(go: Go, browser: Browser, tmp_path: Path) -> None:
+    run = a_run(2000, hold_s=30.0)
+    run.ticks[20][1].deaths["generator_lost"] = Deaths(count=4)
+    path = write_run(run, tmp_path / "run.db")
+
+    async def look() -> None:
+        async with a_page(path) as (server, _):
+            tab = await opened(browser, server.port)
+            for place in ("numbers", "chart-lost"):
+                text = await tab.evaluate(f"document.getElementById('{place}').innerText")
+                assert "asyncli's own" in text, place
+
+    go(look())
+
+
+@pytest.mark.parametrize("width", [358, 1400])
+def test_no_label_of_an_axis_touches_another(go: Go, browser: Browser, ended: Path, width: int) -> None:
+    # The charts are drawn again, and what they write is noted with its box.
+    touching = """(async () => {
+      const boxes = [];
+      const { fillText } = CanvasRenderingContext2D.prototype;
+      CanvasRenderingContext2D.prototype.fillText = function (text, x, y, ...rest) {
+        const { a, d, e, f } = this.getTransform();
+        const size = this.measureText(text);
+        boxes.push({
+          canvas: this.canvas, text,
+          left: a * (x - size.actualBoundingBoxLeft) + e, right: a * (x + size.actualBoundingBoxRight) + e,
+          top: d * (y - size.fontBoundingBoxAscent) + f, bottom: d * (y + size.fontBoundingBoxDescent) + f,
+        });
+        return fillText.call(this, text, x, y, ...rest);
+      };
+      [...document.querySelectorAll('button')].find((button) => button.innerText === 'Last 10 minutes').click();
+      await new Promise((resolve) => setTimeout(resolve, 500));
+      const isOn = (one, other) => one.canvas === other.canvas && one.text !== other.text
+        && one.left < other.right && other.left < one.right && one.top < other.bottom && other.top < one.bottom;
+      return [boxes.length, boxes.filter((one) => boxes.some((other) => isOn(one, other))).map((one) => one.text)];
+    })()"""
+
+    async def look() -> None:
+        async with a_page(ended) as (server, _):
+            tab = await opened(browser, server.port, width=width)
+            written, labels = await tab.evaluate(touching)
+            assert written > 20
+            assert labels == []
+
+    go(look())
+
+
 @pytest.mark.parametrize(("width", "how"), [(358, {}), (1400, {"dark": True}), (800, {"printed": True})])
 def test_no_screen_is_too_small_and_none_too_dark(
     go: Go, browser: Browser, ended: Path, width: int, how: dict[str, bool]

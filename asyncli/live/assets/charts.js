@@ -1,7 +1,7 @@
 // The charts of a run, on one time axis: one line moves through all of them, and a zoom is of all.
 // What each shows comes from the server (panels.py); here is only how it is drawn.
 
-import { OF_UNIT, bytes, clock, count } from './format.js';
+import { OF_UNIT, bytes, causeOf, clock, count } from './format.js';
 
 const HEIGHT = 170;
 const RECENT_S = 600;
@@ -9,6 +9,8 @@ const RECENT_S = 600;
 const MISSED_PAUSES = 2.5;
 // Between the labels of the axis of time.
 const CLOCK_STEPS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800];
+// The first label of time begins below the lowest one of the other axis, which is half a line low.
+const CLOCK_BELOW_PX = 10;
 const MOST_COST_POINTS = 1200;
 const ROWS_OF_NUMBERS = 24;
 const SYNC = uPlot.sync('run');
@@ -270,7 +272,7 @@ class Chart {
         series,
         bands: drawing.bands || [],
         axes: [
-          { ...axis, values: (_, ticks) => ticks.map(clock), grid: { show: false }, size: 30, incrs: CLOCK_STEPS_S, space: 70 },
+          { ...axis, values: (_, ticks) => ticks.map(clock), grid: { show: false }, size: 30, gap: CLOCK_BELOW_PX, incrs: CLOCK_STEPS_S, space: 70 },
           { ...axis, size: 76, values: value, filter: drawing.logarithmic ? powersOfTen : undefined },
         ],
         hooks: {
@@ -475,7 +477,7 @@ export class Charts {
     const x = [...new Set([rows[0][0], ...view.bars.map((bar) => bar[0]), rows[rows.length - 1][0]])].sort((a, b) => a - b);
     const at = new Map(view.bars.map(([t, counts]) => [t, counts[kind.key] || {}]));
     const lines = causes.map((cause, index) => ({
-      label: `${cause.replaceAll('_', ' ')} (${count(totals[cause])})`,
+      label: `${causeOf(cause)} (${count(totals[cause])})`,
       fill: BARS[index % BARS.length],
       values: x.map((t) => (at.get(t) || {})[cause] || 0),
     }));

@@ -34,6 +34,13 @@ export function cores(value) {
   return `${value.toFixed(2)} cores`;
 }
 
+// Causes whose key is no word of a reader's.
+const CAUSES = { generator_lost: 'with a process of asyncli\'s own' };
+
+export function causeOf(key) {
+  return CAUSES[key] || key.replaceAll('_', ' ');
+}
+
 // 1:02:03 since the run's start.
 export function clock(seconds) {
   if (seconds === null || seconds === undefined) return UNKNOWN;

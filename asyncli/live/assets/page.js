@@ -1,7 +1,7 @@
 // The live page of one run.
 
 import { Charts } from './charts.js';
-import { bytes, clock, cores, count, duration, milliseconds } from './format.js';
+import { bytes, causeOf, clock, cores, count, duration, milliseconds } from './format.js';
 import { askForToken, stay, tell } from './stay.js';
 import { Refused, ask, hasToken } from './stream.js';
 
@@ -31,7 +31,7 @@ function number(name, value, more = '', isBad = false) {
 
 function causes(counts) {
   const all = Object.entries(counts).sort((a, b) => b[1] - a[1]);
-  return all.map(([cause, many]) => `${count(many)} ${cause.replaceAll('_', ' ')}`).join(', ');
+  return all.map(([cause, many]) => `${count(many)} ${causeOf(cause)}`).join(', ');
 }
 
 // What is unknown so far says nothing here; the report says why.
