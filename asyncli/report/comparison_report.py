@@ -240,22 +240,27 @@ def _pair(
     if far_apart:
         answer.append(doc.Bullets([sentence(row) for row in far_apart]))
     heading = ""
+    heading_of_numbers = "Every number"
+    heading_of_unknown = "Unknown"
     if is_one_of_several:
+        # In the contents no two of them have the same name.
         heading = title
+        heading_of_numbers = f"{second} against {first}: every number"
+        heading_of_unknown = f"{second} against {first}: unknown"
     elif real or far_apart:
         heading = "The differences"
 
     numbers = [_picture(rows, name), numbers_table(rows, kinds), *_notes(rows)]
     sections = [
         doc.Section(name, heading, answer),
-        doc.Section(f"{name}-numbers", "Every number", numbers),
+        doc.Section(f"{name}-numbers", heading_of_numbers, numbers),
     ]
     reasons = []
     for reason, names in unknown_reasons([row for row in rows if row not in far_apart]).items():
         reasons.append((", ".join(names), reason))
     if reasons:
         unknown = doc.Definitions(reasons, "Unknown")
-        sections.append(doc.Section(f"{name}-unknown", "Unknown", [unknown]))
+        sections.append(doc.Section(f"{name}-unknown", heading_of_unknown, [unknown]))
     return sections
 
 

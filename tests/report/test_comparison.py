@@ -83,6 +83,9 @@ def test_three_runs_get_two_tables_and_two_figures() -> None:
     seen = Page(page(comparison_document(three)))
     assert seen.tags["figure"] == 2
     assert len(seen.ids) == len(set(seen.ids))
+    # Each is found by its name in the contents.
+    headings = [section.heading for section in comparison_document(three).sections if section.heading]
+    assert len(headings) == len(set(headings))
 
 
 def made(unit: str, values: tuple[float | None, float | None], ci95: tuple[float, float] | None, **rest: Any) -> Difference:
