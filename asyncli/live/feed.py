@@ -35,6 +35,7 @@ from asyncli.report.answer import is_hidden
 from asyncli.report.cost_so_far import CostSoFar, Ending
 from asyncli.report.limits_so_far import LimitNews
 from asyncli.report.livestate import LiveFold, LiveState
+from asyncli.report.losses_so_far import LossNews
 from asyncli.report.summary_parts import CostPart
 from asyncli.store.follow import Follower, News
 
@@ -143,6 +144,7 @@ class RunFeed:
         self.edition = 0
         self.plan = Plan(urls=())
         self._limit_news = LimitNews()
+        self._loss_news = LossNews()
         self._fold: LiveFold | None = None
         self._meter = CostMeter(path, most_of_a_core=_COST_SHARE)
 
@@ -293,6 +295,9 @@ class RunFeed:
         assert self._fold is not None
         self._fold.cost(so_far)
         self.so_far = so_far
+        elapsed_s = self.state.elapsed_s
+        for finding in self._loss_news.of(so_far.losses, elapsed_s):
+            self.findings.append((elapsed_s, finding))
         self.cost_points.append(_point_of(so_far))
         self.cost_points_made += 1
         if len(self.cost_points) > 2 * MOST_STRETCHES:

@@ -220,16 +220,18 @@ def _cost(cost: Cost | None) -> dict[str, Any] | None:
 
 def _findings(feed: RunFeed) -> list[dict[str, Any]]:
     findings = []
+    told = set()
     told_limits = set()
     for t_s, finding in feed.findings:
         findings.append(_finding(finding, round(t_s, 3)))
+        told.add(finding.evidence)
         if finding.code == limit_crossed.code:
             told_limits.add(finding.fields["limit"])
     if feed.ending is None:
         return findings
     for finding in feed.ending.findings:
         is_told = finding.code == limit_crossed.code and finding.fields["limit"] in told_limits
-        if not is_told:
+        if not is_told and finding.evidence not in told:
             findings.append(_finding(finding, None))
     return findings
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from asyncli.analysis.cost import known_costs
 from asyncli.analysis.drift import Drift, MetricName, drifts, in_words, least_hold_s
+from asyncli.analysis.losses import loss_findings
+from asyncli.analysis.losses.attribution import Diagnosis, diagnose
 from asyncli.analysis.totals import fold
 from asyncli.analysis.verdict import Verdict
 from asyncli.model.plan import Plan
@@ -17,8 +19,14 @@ from asyncli.model.run import Run
 from asyncli.report.analyses import analyse
 from asyncli.report.answer import counted_beside
 from asyncli.report.limits_so_far import LimitSoFar, limit_so_far
+from asyncli.report.losses_so_far import LossSoFar
 from asyncli.report.summary import Summary, limits_of, summarise
 from asyncli.report.summary_parts import CostPart
+
+#: Diagnoses without a cause, and one that has a finding of its own when it happens.
+_TELL_NOTHING_NEW = ("unexplained", "too_few", "generator_lost")
+#: What the server's processes and counts say of a loss is read within this time after it.
+_SETTLES_S = 5.0
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -53,6 +61,8 @@ class CostSoFar(msgspec.Struct, frozen=True):
     drifts: dict[str, str] = msgspec.field(default_factory=dict)
     growth: dict[str, tuple[float, float, float]] = msgspec.field(default_factory=dict)
     limits: tuple[LimitSoFar, ...] = ()
+    #: Why connections were lost, where that is known; none of a run that has ended.
+    losses: tuple[LossSoFar, ...] = ()
     #: How long all connections have been held (s).
     held_s: float = 0.0
     #: Of a run that has ended.
@@ -75,6 +85,7 @@ def cost_so_far(run: Run) -> CostSoFar:
         analyses = analyse(run)
         growth = analyses.drifts
         costs = analyses.costs
+        diagnoses = analyses.diagnoses
         summary = summarise(run, analyses)
         outcomes, _ = limits_of(run, summary, analyses)
         is_held = run.phase("drain") is None and not run.complete
@@ -82,8 +93,10 @@ def cost_so_far(run: Run) -> CostSoFar:
         if run.complete:
             ending = _ending(run, summary)
     else:
+        totals = fold(run)
         growth, _ = drifts(run)
-        costs = known_costs(run, fold(run), growth)
+        costs = known_costs(run, totals, growth)
+        diagnoses = diagnose(run, totals)
     return CostSoFar(
         at_s=run.end_s,
         cost=CostPart.of(costs),
@@ -91,9 +104,23 @@ def cost_so_far(run: Run) -> CostSoFar:
         drifts={name: in_words(drift) for name, drift in growth.items()},
         growth=_rates(growth),
         limits=limits,
+        losses=() if run.complete else _losses(run, diagnoses),
         held_s=run.held_for_s,
         ending=ending,
     )
+
+
+def _losses(run: Run, diagnoses: Sequence[Diagnosis]) -> tuple[LossSoFar, ...]:
+    """Each incident whose cause is known, with the report's finding."""
+    losses = []
+    for incident in loss_findings.incidents_of(diagnoses):
+        first = incident[0]
+        is_settled = first.from_s <= run.end_s - _SETTLES_S
+        if first.code in _TELL_NOTHING_NEW or not is_settled:
+            continue
+        for finding in loss_findings.lost(incident, run.plan.protocol):
+            losses.append(LossSoFar(first.code, first.from_s, finding))
+    return tuple(losses)
 
 
 def _ending(run: Run, summary: Summary) -> Ending:

@@ -19,6 +19,7 @@ from asyncli.model.records import PHASES, Finding, Phase, PhaseName, RunEvent, S
 from asyncli.model.samples import first_read
 from asyncli.report.cost_so_far import CostSoFar
 from asyncli.report.limits_so_far import LimitNews, LimitSoFar, LimitsSoFar
+from asyncli.report.losses_so_far import LossNews
 from asyncli.report.summary import CostPart
 
 # Rates and latencies cover this time: steady to read, yet quick to change.
@@ -196,6 +197,7 @@ class LiveFold:
             self._state.host = "the server's host"
         self._limits = LimitsSoFar(plan)
         self._limit_news = LimitNews(ends_run=plan.abort)
+        self._loss_news = LossNews()
         self._phase: Phase | None = None
         self._recent: deque[tuple[float, Tick]] = deque()
         self._server_cpu = CpuShare()
@@ -339,6 +341,8 @@ class LiveFold:
         state.cost_unknown = so_far.why_unknown
         self._limits.computed(so_far.limits, so_far.at_s)
         self._tell_limits()
+        for finding in self._loss_news.of(so_far.losses, state.elapsed_s):
+            self.finding(finding)
 
     def _tell_limits(self) -> None:
         """Show limits that have become crossed, or are kept again, among the findings."""

@@ -187,9 +187,10 @@ def _in_brief(summary: Summary) -> list[doc.Block]:
     bound_bytes = _earlier_bytes_each(summary)
     if cost is None or bound_bytes <= cost.bytes_per_connection:
         return []
+    # On one line of a terminal: of how much memory that is says the full report.
     text = (
-        f"A connection may use up to {format_bytes(bound_bytes)} more, of the {_earlier(summary)} "
-        f"that {server_name(summary)} had{_files_aside(summary)}."
+        f"A pool or heap touched in advance may add up to {format_bytes(bound_bytes)} to each "
+        "connection."
     )
     return [doc.Paragraph(text, view=doc.View.SHORT)]
 

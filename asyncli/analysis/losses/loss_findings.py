@@ -73,11 +73,8 @@ def lost(
     reported with the most frequent. ``allowed``: causes of which a limit allows as many as there
     were, so that the verdict has them already: their finding is a note.
     """
-    by_incident: dict[int, list[Diagnosis]] = {}
-    for place, diagnosis in enumerate(diagnoses):
-        by_incident.setdefault(diagnosis.incident or -1 - place, []).append(diagnosis)
     by_cause: dict[str, list[list[Diagnosis]]] = {}
-    for incident in by_incident.values():
+    for incident in incidents_of(diagnoses):
         by_cause.setdefault(incident[0].cause, []).append(incident)
     findings = []
     for cause, incidents in by_cause.items():
@@ -91,6 +88,14 @@ def lost(
             told = msgspec.structs.replace(told, severity="info")
         findings.append(told)
     return findings
+
+
+def incidents_of(diagnoses: Sequence[Diagnosis]) -> list[list[Diagnosis]]:
+    """The diagnoses of each incident, the most frequent first."""
+    by_incident: dict[int, list[Diagnosis]] = {}
+    for place, diagnosis in enumerate(diagnoses):
+        by_incident.setdefault(diagnosis.incident or -1 - place, []).append(diagnosis)
+    return list(by_incident.values())
 
 
 def _incident(first: Diagnosis, *others: Diagnosis) -> Incident:
