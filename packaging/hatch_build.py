@@ -43,15 +43,20 @@ class Made(BuildHookInterface):  # type: ignore[type-arg]
 
 
 # What needs NumPy, SciPy or Matplotlib, which asyncli-light leaves out, and what only that uses;
-# and the lab's servers but for nginx and the built-in one.
+# the lab's servers but for nginx and the built-in one; and the agent, which has its own package.
 _NOT_OF_LIGHT = ("experiments", "lab/go", "lab/java", "report/figures", "report/templates")
 _FILES_NOT_OF_LIGHT = (
+    "agent/buffer.py",
+    "agent/exposition.py",
+    "agent/lease.py",
+    "agent/server.py",
     "analysis/sizing.py",
     "analysis/storm_fit.py",
     "analysis/storm_forecast.py",
     "analysis/storm_pace.py",
     "api.py",
     "app/predicted_storm.py",
+    "cli/agent.py",
     "cli/compare.py",
     "cli/experiment.py",
     "cli/size.py",

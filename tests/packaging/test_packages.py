@@ -245,6 +245,7 @@ def test_a_light_runner_soaks_and_leaves_the_costs_to_a_full_asyncli(environment
         ("compare", "run.db", "run.db"),
         ("size", "run.db", "-c", "1M"),
         ("storm", "run.db"),
+        ("agent", "--listen", "127.0.0.1:0"),
         ("experiment", "holding"),
         ("lab", "go-http"),
         ("lab", "haproxy"),
