@@ -171,18 +171,23 @@ class ForcedCollections:
         before: Mapping[str, float] = {}
         if self._plan.collect != "auto":
             before = (await self._read_all()).values
-        collected = await self._unless_stopped()
+        asked_s = self._progress.now_s()
+        try:
+            collected = await self._unless_stopped()
+        except asyncio.CancelledError:
+            # The ramp has ended meanwhile, and all of its rests with it.
+            cut_s = self._progress.now_s()
+            if before_s is not None and cut_s >= before_s and self._may_ask:
+                too_long = _longer_than_rest(cut_s - asked_s, " or more")
+                self._end(too_long.why, too_long.remedy)
+            raise
         if collected is None:
             return None
         alive, took_s = collected
         self._longest_s = max(self._longest_s, took_s)
         now_s = self._progress.now_s()
         if before_s is not None and now_s > before_s:
-            rest_s = _RESTS_OF_COLLECTIONS * took_s
-            raise CannotCollectError(
-                f"one took {took_s:.1f} s, longer than was left of the plateau's rest",
-                f"rest longer: --plateau-rest {math.ceil(rest_s)}s",
-            )
+            raise _longer_than_rest(took_s)
         if alive is None:
             alive = await self._by_page(before)
         else:
@@ -374,6 +379,14 @@ def _answered_by_another(url: str, answering: Answering) -> CannotCollectError:
         f"--collect {masked_page(url)} is answered by {answering.name} (pid {answering.pid}), "
         "which is not the server's process",
         "name a page of the server's own process",
+    )
+
+
+def _longer_than_rest(took_s: float, or_more: str = "") -> CannotCollectError:
+    """Of a collection that took so long, or so long at its cut."""
+    return CannotCollectError(
+        f"one took {took_s:.1f} s{or_more}, longer than was left of the plateau's rest",
+        f"rest longer: --plateau-rest {math.ceil(_RESTS_OF_COLLECTIONS * took_s)}s",
     )
 
 
