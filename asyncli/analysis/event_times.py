@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from asyncli.analysis.constants import FEWEST, PART
+from asyncli.analysis.constants import FEWEST, HALF, PART
 from asyncli.findings.event_words import EventWords, MarkWords
 from asyncli.model.records import CHURN, Gap, RunEvent
 from asyncli.model.run import EVENT_SETTLES_S, TICK_S, Run
@@ -137,10 +137,31 @@ class InTime(NamedTuple):
 
 def events_with_most(run: Run, counts: Sequence[tuple[float, int]]) -> InTime:
     """The events to which most belongs of what was counted in the seconds that end at these
-    instants: those with a tenth of it or more; none where these have fewer than half.
+    instants: those with a tenth of it or more; none where these have fewer than half. Not one at
+    whose beginning answers were counted so already.
     """
-    times = _times(run)
+    times = [time for time in _times(run) if _rose_with(run, time, dict(counts))]
     return _with_most(times, [(_near(times, run, t_s - TICK_S), count) for t_s, count in counts])
+
+
+def _rose_with(run: Run, time: _Time, counts: Mapping[float, int]) -> bool:
+    """Whether more of the answers were counted in an event's time than in the seconds before it;
+    also where none came before.
+    """
+    before = _share_of_answers(run, counts, time.began_s - 2 * TICK_S, time.began_s)
+    since = _share_of_answers(run, counts, time.began_s, time.settled_s)
+    return before is None or since is None or before < HALF * since
+
+
+def _share_of_answers(
+    run: Run, counts: Mapping[float, int], from_s: float, to_s: float
+) -> float | None:
+    """Which share of the answers of these seconds was counted; None without any."""
+    ticks = run.ticks_between(from_s, to_s)
+    answered = sum(tick.answered for _, tick in ticks)
+    if not answered:
+        return None
+    return sum(counts.get(t_s, 0) for t_s, _ in ticks) / answered
 
 
 def events_when_due(run: Run, due: Sequence[tuple[float, int]]) -> InTime:

@@ -13,6 +13,7 @@ are told with their instant.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 
 import msgspec
@@ -28,7 +29,7 @@ from asyncli.model.metrics import (
     SERVER_STARTED,
 )
 from asyncli.model.records import Finding
-from asyncli.model.run import Run
+from asyncli.model.run import TICK_S, Run
 from asyncli.model.samples import Series
 
 
@@ -170,10 +171,22 @@ def _others(run: Run, new: list[Generation]) -> list[Finding]:
     for instants in instants_of.values():
         came = sum(started.get(t_s, 0) for t_s in instants)
         went = sum(ended.get(t_s, 0) for t_s in instants)
+        by_events = _ended_by_events(run, instants) if went else 0
         findings.append(
-            server_processes_changed(came, went, instants[0], instants[-1], brief=brief)
+            server_processes_changed(
+                came, went, instants[0], instants[-1], brief=brief, by_events=by_events
+            )
         )
     return findings
+
+
+def _ended_by_events(run: Run, instants: Sequence[float]) -> int:
+    """How many connections ended by events in the seconds about these instants."""
+    seconds: set[int] = set()
+    for at_s in instants:
+        seconds.update(range(int(at_s) - 1, int(at_s) + 2))
+    ticks = run.ticks_between(instants[0] - 2 * TICK_S, instants[-1] + 2 * TICK_S)
+    return sum(tick.ended_by_events for t_s, tick in ticks if int(t_s) in seconds)
 
 
 def misses_processes(run: Run) -> bool:

@@ -88,14 +88,17 @@ def tls_findings(
     first: float | None = None,
     held: int = 0,
     run_s: float = 0.0,
+    failed_in_events: int = 0,
 ) -> Iterator[Finding]:
     """Findings of TLS. ``first``: full handshakes needed with --tls-resume; ``held``: connections
-    of a soak; ``run_s``: how long the run lasts, or is to last.
+    of a soak; ``run_s``: how long the run lasts, or is to last; ``failed_in_events``: how many
+    handshakes of clients that come back from events failed.
     """
     if part is msgspec.UNSET:
         return
     if part.failed:
-        yield tls.tls_handshakes_failed(part.failed)
+        of_events = sum(part.failed.values()) <= failed_in_events
+        yield tls.tls_handshakes_failed(part.failed, of_events=of_events)
     if not part.verified:
         yield tls.tls_unverified()
     for spoken in part.spoken:

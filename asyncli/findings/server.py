@@ -213,11 +213,12 @@ def server_reloaded(at_s: float, started: int, workers: int) -> str:
 
 @finding("server_processes_changed", "info")
 def server_processes_changed(
-    started: int, ended: int, from_s: float, to_s: float, brief: bool = False
+    started: int, ended: int, from_s: float, to_s: float, brief: bool = False, by_events: int = 0
 ) -> Words:
     """Processes of the server came or went while connections were held, and none was lost with
-    them: helpers, further workers, or workers that were replaced. Its memory at each instant is of
-    those that ran then. A warning if any ended, because its memory went with it. ``brief``: many
+    them: helpers, further workers, or workers that were replaced. ``by_events``: connections that
+    ended then and count with events of the plan. Its memory at each instant is of those that ran
+    then. A warning if any ended, because its memory went with it. ``brief``: many
     lived so shortly that only one reading saw them. Others came and went between two readings, and
     CPU time of a process that ended is known only if the server waited for it (wait(2)).
     """
@@ -229,7 +230,11 @@ def server_processes_changed(
         changes += f" and {ended:,} ended"
     elif ended or not started:
         changes = f"{format_many(ended, 'process')} of the server ended"
-    evidence = f"{changes} {when}; no connection was lost with them"
+    with_them = "no connection was lost with them"
+    if by_events:
+        ends = format_many(by_events, "connection")
+        with_them = f"{ends} ended then, which count with events of the plan and not as lost"
+    evidence = f"{changes} {when}; {with_them}"
     if brief:
         return Words(
             f"{evidence}. Most lived for less than two readings, a second or so: there were more, "

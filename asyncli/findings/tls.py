@@ -85,11 +85,15 @@ def remedy_of_reasons(reasons: Mapping[str, int], otherwise: str) -> str:
 
 
 @finding("tls_handshakes_failed", "error")
-def tls_handshakes_failed(reasons: Mapping[str, int]) -> Words:
-    """TCP connected but TLS failed: by the server's alert, or by OpenSSL's message on this host."""
-    return Words(
-        f"TLS handshakes failed: {by_reason(reasons)}", remedy_of_reasons(reasons, TLS_REMEDY)
-    )
+def tls_handshakes_failed(reasons: Mapping[str, int], *, of_events: bool = False) -> Words:
+    """TCP connected but TLS failed: by the server's alert, or by OpenSSL's message on this host.
+    ``of_events``: all were of clients on their way back from events of the plan, which have them
+    among their connects; then it is an info.
+    """
+    evidence = f"TLS handshakes failed: {by_reason(reasons)}"
+    if of_events:
+        return Words(f"{evidence}; all of clients on their way back from events", "", "info")
+    return Words(evidence, remedy_of_reasons(reasons, TLS_REMEDY))
 
 
 @finding("tls_unverified", "info", "name the authority with --ca")

@@ -35,7 +35,10 @@ def event_lines(events: Sequence[EventPart], protocol: str) -> list[str]:
         return [line_of(event, protocol) for event in done]
     well = [event for event in done if _all_is_well(event)]
     others = [event for event in done if not _all_is_well(event)]
-    lines = [line_of(event, protocol) for event in others[:_MOST_LINES]]
+    # Those for which the run failed have a line first.
+    chosen = sorted(others, key=lambda event: not event.not_back)[:_MOST_LINES]
+    numbers = {event.number for event in chosen}
+    lines = [line_of(event, protocol) for event in others if event.number in numbers]
     if well:
         lines.append(_well(well, done))
     left_out = len(others) - len(lines) + bool(well)

@@ -221,6 +221,7 @@ def summarise(run: Run, analyses: Analyses | None = None) -> Summary:
             first=_full_handshakes(run),
             held=totals.open,
             run_s=run.end_s,
+            failed_in_events=_failed_in_tls(totals),
         ),
         *protocol_findings(run, totals, summary.protocol),
         *loss_findings.lost(known.diagnoses, run.plan.protocol, _allowed(outcomes)),
@@ -279,6 +280,11 @@ def _full_handshakes(run: Run) -> float | None:
     if not run.plan.tls_options.tls_resume:
         return None
     return (run.place.workers or 1) * len(run.plan.targets)
+
+
+def _failed_in_tls(totals: Totals) -> int:
+    """How many TLS handshakes of clients that came back from events failed."""
+    return sum(event.failures.get("tls_failed", 0) for event in totals.whole.events.values())
 
 
 def _unknown_numbers(run: Run, totals: Totals, rate: float | None) -> list[Finding]:

@@ -144,7 +144,11 @@ def test_processes_that_came_and_went_are_told_by_the_event_whose_they_were() ->
     """One by the first command, two by the second, and one at another time."""
     times: Level = lambda t_s: float((t_s > 31.0) + (t_s > 42.0) + 2 * (t_s > 51.0))  # noqa: E731
     run = two_deploys(server__processes=lambda _: 5.0, server__started=times, server__joined=times, server__ended=times)
+    for t_s, tick in run.ticks:
+        if 31.0 < t_s < 32.0:
+            tick.events = {1: EventCounts(ended=300)}
     told = asked_by_plan(run, changes(run))
+    assert [finding.fields["by_events"] for finding in told] == [300, 0, 0]
     assert [(finding.fields["started"], finding.severity) for finding in told] == [(1, "info"), (1, "warning"), (2, "info")]
     assert ["event 1" in told[0].evidence, "event 2" in told[2].evidence] == [True, True]
     assert all(finding.fields["to_s"] - finding.fields["from_s"] < 1.0 for finding in told)

@@ -148,6 +148,20 @@ def test_a_path_that_was_down_is_looked_at_before_a_command() -> None:
     assert "event 1" in told.remedy
 
 
+def test_errors_that_came_before_an_event_are_not_that_one_s() -> None:
+    """A server that answers with errors from the first heartbeat on, or since the event before."""
+    always = command(with_errors(a_run(1_000), *range(80)))
+    for _, tick in always.ticks:
+        tick.answered = 10
+    [finding] = statuses(always, fold(always))
+    assert named(finding) == []
+    since = command(command(with_errors(a_run(1_000), *range(30, 60)), begun_s=29.8, took_s=30.0), begun_s=33.5, took_s=30.0, number=2)
+    for _, tick in since.ticks:
+        tick.answered = 10
+    [finding] = statuses(since, fold(since))
+    assert named(finding) == [1]
+
+
 def test_error_answers_name_no_command_that_only_goes_on() -> None:
     run = command(command(a_run(1_000), begun_s=20.0, took_s=25.0), begun_s=28.5, number=2)
     [finding] = statuses(run, fold(with_errors(run, 30, 31)))

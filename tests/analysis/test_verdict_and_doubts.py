@@ -33,6 +33,7 @@ from asyncli.model.records import (
     RESUMED,
     STOPPED,
     Deaths,
+    EventCounts,
     Finding,
     Gap,
     Phase,
@@ -257,6 +258,16 @@ def test_a_lack_of_cpu_in_the_ramp_is_no_limit_of_the_hold() -> None:
     assert {phase: (one.severity, is_saturated([one]), has_late_ramp([one])) for phase, one in found.items()} == {
         "ramp": ("warning", False, True), "hold": ("error", True, False),
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("in_events", "severity"), [(3, "info"), (2, "error"), (0, "error")])
+def test_handshakes_that_fail_on_the_way_back_from_an_event_are_no_error(in_events: int, severity: str) -> None:
+    """A restart cuts some off; one that failed outside of events is the server's."""
+    run = a_run(1000)
+    run.ticks[5][1].tls = TlsCounts(failed={"reset": 3})
+    run.ticks[5][1].events = {1: EventCounts(attempts=3, failures={"tls_failed": in_events})}
+    told = [finding.severity for finding in summarise(run).findings if finding.code == "tls_handshakes_failed"]
+    assert told == [severity]
 
 
 def test_a_certificate_shown_during_the_run_may_expire_soon() -> None:

@@ -135,3 +135,10 @@ def test_of_many_events_those_that_ended_nobody_are_counted_apart() -> None:
     assert ["4 of 7" in said, "3 ended" in said] == [True, True]
     [said] = event_lines(quiet * 2, "http")
     assert ["6 of 6" in said, "back" in said] == [True, False]
+
+
+def test_the_event_for_which_a_run_failed_has_a_line_among_many() -> None:
+    failed = [msgspec.structs.replace(storm(not_back=0), number=number, failures={"refused": 3}) for number in range(1, 6)]
+    decisive = msgspec.structs.replace(storm(not_back=50), number=6)
+    lines = event_lines([*failed, decisive], "http")
+    assert ["Event 6" in line for line in lines].count(True) == 1
