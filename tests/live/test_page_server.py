@@ -365,8 +365,10 @@ async def test_a_port_that_is_taken_and_a_file_that_is_no_run_are_one_line(ended
 
 
 def _empty(path: Path) -> None:
-    for file in (path, path.with_name(f"{path.name}-wal")):
-        os.truncate(file, 0)
+    os.truncate(path, 0)
+    # SQLite deletes the WAL of an empty file, as the page's next reading may have by now.
+    with contextlib.suppress(FileNotFoundError):
+        os.truncate(path.with_name(f"{path.name}-wal"), 0)
 
 
 @pytest.mark.parametrize("take", [lambda path: path.rename(path.with_name("moved.db")), Path.unlink, _empty], ids=["moved", "deleted", "emptied"])
