@@ -351,7 +351,7 @@ def instead_of_forecast(seen: AnalysedRun) -> Finding | None:
     """
     whole = seen.totals.whole
     asked = seen.run.plan.connections
-    lost = whole.lost - seen.deaths("generator_lost")
+    lost = whole.lost_by_server
     failed = whole.failed
     reset = whole.protocol.streams_lost if whole.protocol is not None else {}
     streams = sum(reset.values())

@@ -323,9 +323,7 @@ def _mean_life_s(run: Run) -> float:
     held_s = 0
     for _, tick in run.ticks_between(-math.inf, until_s):
         held_s += tick.held
-        lost += tick.lost
-        if "generator_lost" in tick.deaths:
-            lost -= tick.deaths["generator_lost"].count
+        lost += tick.lost_by_server
     if not lost:
         return math.inf
     return held_s / lost

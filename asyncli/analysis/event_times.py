@@ -140,7 +140,8 @@ def events_with_most(run: Run, counts: Sequence[tuple[float, int]]) -> InTime:
     instants: those with a tenth of it or more; none where these have fewer than half. Not one at
     whose beginning answers were counted so already.
     """
-    times = [time for time in _times(run) if _rose_with(run, time, dict(counts))]
+    by_second = dict(counts)
+    times = [time for time in _times(run) if _rose_with(run, time, by_second)]
     return _with_most(times, [(_near(times, run, t_s - TICK_S), count) for t_s, count in counts])
 
 

@@ -126,7 +126,7 @@ def _readings(run: Run, window: Gap, accepted: Series, waiting: Series) -> list[
     late = [
         (t_s - tick.longest_turn_s, t_s + tick.longest_turn_s)
         for t_s, tick in run.ticks
-        if tick.longest_turn_s >= TICK_S / 2
+        if tick.asyncli_stood_still
     ]
     readings: list[_Reading] = []
     for t_s, sockets in accepted.between(window.start_s, run.stop_s).rows():

@@ -367,10 +367,9 @@ def _per(run: Run, start_s: float, end_s: float, count: str, name: str) -> Measu
 def _losses(numbers: dict[str, Measured], totals: Totals, run: Run) -> None:
     whole = totals.whole
     hours = connection_hours(run) / 1e3
-    lost = _lost_by_server(whole)
     # Those that asyncli lost itself were reopened too.
-    reopened = max(0, whole.reopened - (whole.lost - lost))
-    for key, count in (("lost", lost), ("reopened", reopened)):
+    reopened = max(0, whole.reopened - whole.lost_by_asyncli)
+    for key, count in (("lost", whole.lost_by_server), ("reopened", reopened)):
         if hours > 0:
             numbers[key] = Rate(count, hours)
         else:
@@ -380,13 +379,6 @@ def _losses(numbers: dict[str, Measured], totals: Totals, run: Run) -> None:
         numbers["failed"] = Rate(whole.failed, attempts)
     else:
         numbers["failed"] = "nothing was attempted"
-
-
-def _lost_by_server(tick: Tick) -> int:
-    """How many were lost, without those that asyncli lost itself, which says nothing of the
-    server.
-    """
-    return tick.lost - tick.lost_by_cause.get("generator_lost", 0)
 
 
 def connection_hours(run: Run) -> float:
@@ -423,7 +415,7 @@ def _drift(numbers: dict[str, Measured], by_name: Mapping[MetricName, Drift]) ->
 
 def _bursts(name: str, ticks: Ticks) -> list[Finding]:
     """A finding if one second has most losses: rates count each loss as an independent event."""
-    lost = [(_lost_by_server(tick), t_s) for t_s, tick in ticks if tick.deaths]
+    lost = [(tick.lost_by_server, t_s) for t_s, tick in ticks if tick.deaths]
     total = sum(count for count, _ in lost)
     in_a_second, at_s = max(lost, default=(0, 0.0))
     if total < FEWEST or 2 * in_a_second < total:

@@ -111,13 +111,11 @@ class Case(msgspec.Struct, frozen=True):
     @property
     def lost_by_asyncli(self) -> int:
         """Those whose worker ended or hung: "generator" is asyncli's own part of a run."""
-        if "generator_lost" not in self.whole.deaths:
-            return 0
-        return self.whole.deaths["generator_lost"].count
+        return self.whole.lost_by_asyncli
 
     @property
     def lost_by_server(self) -> int:
-        return self.whole.lost - self.lost_by_asyncli
+        return self.whole.lost_by_server
 
     @property
     def failed_connects(self) -> int:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from asyncli.analysis.constants import FEWEST, PART
+from asyncli.analysis.constants import FEWEST
 from asyncli.analysis.event_times import events_of_silence
-from asyncli.analysis.losses.unanswered import asyncli_stood_still
-from asyncli.core.histogram import summed
+from asyncli.analysis.losses.unanswered import usual_wait_s
 from asyncli.model.records import Tick
 from asyncli.model.run import TICK_S, Run, Ticks
 
@@ -29,16 +28,13 @@ def longest_without_answers(run: Run) -> dict[int, float]:
     """For how long at least no client had an answer (s), by the number of the event in whose time
     that began: the longest of each event, if it has one of two seconds or more.
     """
-    rows = run.ticks_between(run.first_connect_s, run.stop_s)
     # Nothing tells what was answered while the run was interrupted.
     spans = run.uninterrupted_spans(run.first_connect_s, run.stop_s)
     outages = [outage for span in spans for outage in _outages(run.ticks_between(*span))]
     long_ones = [outage for outage in outages if _is_long(outage)]
     if not long_ones:
         return {}
-    # The fastest answers take so long: that much silence is normal.
-    latencies_us = summed([tick.latency_us for _, tick in rows if tick.answered])
-    usual_s = (latencies_us.quantile(PART) or 0.0) / 1e6
+    usual_s = usual_wait_s(run.ticks_between(run.first_connect_s, run.stop_s))
     longest_s: dict[int, float] = {}
     for outage in long_ones:
         lasted_s = outage.to_s - outage.from_s
@@ -64,7 +60,7 @@ def _outages(rows: Ticks) -> list[_Outage]:
     stalling = 0
     for t_s, tick in rows:
         stalling += _newly_stalling(tick)
-        if _is_answered(tick) or asyncli_stood_still(tick):
+        if _is_answered(tick) or tick.asyncli_stood_still:
             if current is not None:
                 outages.append(current)
             current = None

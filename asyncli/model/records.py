@@ -561,6 +561,23 @@ class Tick(msgspec.Struct):
         """The same by cause."""
         return {cause: deaths.count for cause, deaths in self.deaths.items()}
 
+    @property
+    def lost_by_asyncli(self) -> int:
+        """Connections that were lost with a process of asyncli's own."""
+        if "generator_lost" not in self.deaths:
+            return 0
+        return self.deaths["generator_lost"].count
+
+    @property
+    def lost_by_server(self) -> int:
+        """The others: what asyncli lost itself says nothing of the server."""
+        return self.lost - self.lost_by_asyncli
+
+    @property
+    def asyncli_stood_still(self) -> bool:
+        """Whether a turn of asyncli's own loop took so long that it may hide answers."""
+        return self.longest_turn_s >= 0.5
+
     def failed_by(self, causes: Iterable[str]) -> int:
         """Connects that failed in this second by one of these causes, those of clients who come
         back from events of the plan included.

@@ -40,8 +40,9 @@ _HELD_AT_END = "connections.held"
 #: Numbers of an event that fall while the hold lasts, as its clients come back and the server
 #: notices that others fell silent.
 _FALLING = ("not_back", "noticed.left")
-#: A limit whose value moves about its bound is news at most this often.
-_NEWS_EVERY_S = 60.0
+#: A limit whose value moves about its bound is news at most this often, and so is a server that
+#: loses connections again and again for one reason.
+NEWS_EVERY_S = 60.0
 
 
 class LimitSoFar(msgspec.Struct, frozen=True):
@@ -281,7 +282,7 @@ class LimitNews:
                 continue
             if limit.is_crossed == (limit.text in self._crossed):
                 continue
-            if at_s - self._told_s.get(limit.text, -_NEWS_EVERY_S) < _NEWS_EVERY_S:
+            if at_s - self._told_s.get(limit.text, -NEWS_EVERY_S) < NEWS_EVERY_S:
                 continue
             self._told_s[limit.text] = at_s
             if limit.is_crossed:

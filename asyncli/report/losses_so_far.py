@@ -7,9 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from asyncli.model.records import Finding
-
-#: A server that loses connections again and again for one reason is news at most this often.
-_NEWS_EVERY_S = 60.0
+from asyncli.report.limits_so_far import NEWS_EVERY_S
 
 
 class LossSoFar(msgspec.Struct, frozen=True):
@@ -37,7 +35,7 @@ class LossNews:
         for loss in losses:
             if (loss.code, loss.from_s) in self._told:
                 continue
-            if at_s - self._told_s.get(loss.code, -_NEWS_EVERY_S) < _NEWS_EVERY_S:
+            if at_s - self._told_s.get(loss.code, -NEWS_EVERY_S) < NEWS_EVERY_S:
                 continue
             self._told.add((loss.code, loss.from_s))
             self._told_s[loss.code] = at_s

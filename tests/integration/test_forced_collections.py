@@ -301,23 +301,32 @@ def test_a_command_that_fails_is_told(tmp_path: Path, nginx: Any, command: str, 
     assert costs(run).heap.live is None
 
 
-async def test_who_stops_a_run_does_not_wait_for_a_collection(tmp_path: Path) -> None:
-    """A command that hangs is ended at once, and nothing is told of it."""
-    seen = tmp_path / "pid"
-    progress = Progress(Plan(urls=("http://127.0.0.1:1/",), plateaus=4), tmp_path / "run.db")
-    told: list[object] = []
+def hanging(progress: Progress, seen: Path, told: list[Any]) -> ForcedCollections:
+    """Collections by a command that writes its pid into ``seen`` and hangs."""
 
     async def nothing() -> Sample:
         return Sample(0.0, {})
 
-    collections = ForcedCollections(
+    return ForcedCollections(
         progress.plan, f"sh -c 'echo $$ > {seen}; exec sleep 60'", ServerFacts(), progress,
         by_agent=None,
         read_all=nothing, on_sample=told.append, on_finding=told.append,
     )  # fmt: skip
-    taking = asyncio.create_task(collections.take())
+
+
+async def until_it_hangs(seen: Path) -> None:
     while not seen.exists() or not seen.read_text().strip():
         await asyncio.sleep(0.02)
+
+
+async def test_who_stops_a_run_does_not_wait_for_a_collection(tmp_path: Path) -> None:
+    """A command that hangs is ended at once, and nothing is told of it."""
+    seen = tmp_path / "pid"
+    progress = Progress(Plan(urls=("http://127.0.0.1:1/",), plateaus=4), tmp_path / "run.db")
+    told: list[Any] = []
+    collections = hanging(progress, seen, told)
+    taking = asyncio.create_task(collections.take())
+    await until_it_hangs(seen)
     progress.stopped.set()
     await asyncio.wait_for(taking, 5)
     assert told == []
@@ -331,18 +340,9 @@ async def test_a_collection_that_outlasts_the_ramp_is_told(tmp_path: Path, left_
     seen = tmp_path / "pid"
     progress = Progress(Plan(urls=("http://127.0.0.1:1/",), plateaus=4), tmp_path / "run.db")
     told: list[Any] = []
-
-    async def nothing() -> Sample:
-        return Sample(0.0, {})
-
-    collections = ForcedCollections(
-        progress.plan, f"sh -c 'echo $$ > {seen}; exec sleep 60'", ServerFacts(), progress,
-        by_agent=None,
-        read_all=nothing, on_sample=told.append, on_finding=told.append,
-    )  # fmt: skip
+    collections = hanging(progress, seen, told)
     taking = asyncio.create_task(collections.take(before_s=progress.now_s() + left_s))
-    while not seen.exists() or not seen.read_text().strip():
-        await asyncio.sleep(0.02)
+    await until_it_hangs(seen)
     taking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await taking

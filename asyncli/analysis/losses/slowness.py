@@ -29,6 +29,7 @@ from asyncli.analysis.losses.unanswered import (
     answered_within_us,
     period_s,
     silences,
+    usual_wait_s,
     why_silent,
 )
 from asyncli.analysis.totals import Totals
@@ -88,9 +89,7 @@ def stretches_without_answers(run: Run) -> list[Silence]:
             long_ones.append(stretch)
     if not long_ones:
         return []
-    # The fastest answers take so long: that much silence is normal.
-    latencies_us = summed([tick.latency_us for _, tick in rows if tick.answered])
-    usual_s = (latencies_us.quantile(PART) or 0.0) / 1e6
+    usual_s = usual_wait_s(rows)
     stretches = []
     for stretch in long_ones:
         until_s = stretch.to_s + 2.5

@@ -83,4 +83,4 @@ def _ended_by_server(run: Run, tick: Tick) -> int:
     of_commands = sum(
         counts.ended for number, counts in tick.events.items() if number in run.commands
     )
-    return tick.lost - tick.lost_by_cause.get("generator_lost", 0) + of_commands
+    return tick.lost_by_server + of_commands

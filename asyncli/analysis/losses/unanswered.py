@@ -19,6 +19,7 @@ from asyncli.analysis.losses.own_sockets import sent_again
 from asyncli.analysis.losses.server_evidence import Evidence, Reception, ServerEvidence, StillOpen
 from asyncli.analysis.losses.slots import most_held
 from asyncli.analysis.losses.table import LossCell, LossTable, Reason, pooled, reason, unclaimed
+from asyncli.core.histogram import summed
 from asyncli.findings import Words, loss_causes
 from asyncli.findings.slowness import NoAnswers
 from asyncli.model.records import Tick
@@ -64,14 +65,15 @@ def silences(rows: Ticks) -> list[Silence]:
 
 def _is_silent(tick: Tick) -> bool:
     """Whether heartbeats waited and none was answered, and not because asyncli stood still."""
-    if tick.answered or asyncli_stood_still(tick):
+    if tick.answered or tick.asyncli_stood_still:
         return False
     return bool(tick.awaiting or tick.sent)
 
 
-def asyncli_stood_still(tick: Tick) -> bool:
-    """Whether a turn of asyncli's own loop took so long that it may hide answers."""
-    return tick.longest_turn_s >= 0.5
+def usual_wait_s(rows: Ticks) -> float:
+    """How long the fastest answers take (s): that much silence is normal."""
+    latencies_us = summed([tick.latency_us for _, tick in rows if tick.answered])
+    return (latencies_us.quantile(PART) or 0.0) / 1e6
 
 
 def period_s(instants: Sequence[float]) -> float | None:

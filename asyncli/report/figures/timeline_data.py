@@ -18,7 +18,7 @@ import numpy as np
 from asyncli.analysis.totals import errors
 from asyncli.core.histogram import Histogram, RangeSums
 from asyncli.model import metrics
-from asyncli.model.records import Phase, PhaseName, RunEvent, Tick
+from asyncli.model.records import PhaseName, RunEvent, Tick, TimeSpan
 from asyncli.model.run import Run
 from asyncli.model.samples import Series
 from asyncli.model.units import format_count, format_duration
@@ -83,10 +83,13 @@ class Panel(msgspec.Struct):
     bars: bool = False
 
 
+SpanName = PhaseName | Literal["interrupted"]
+
+
 class Span(msgspec.Struct):
     """A phase, or an interruption of the run; one without an end ends with the run."""
 
-    name: PhaseName | Literal["interrupted"]
+    name: SpanName
     start_s: float
     end_s: float
 
@@ -126,12 +129,10 @@ def timeline(run: Run, asked: Series | None = None, server: str = "server") -> T
         *_losses(run, width),
     ]
     filled = [panel for panel in panels if panel.lines]
-    phases = [_span(phase, run.end_s) for phase in run.phases]
+    phases = [_span(phase.name, phase, run.end_s) for phase in run.phases]
     # One in the last second may be later than the last record.
     events = [event for event in run.events if 0 <= event.at_s <= run.end_s]
-    gaps = []
-    for gap in run.gaps:
-        gaps.append(Span("interrupted", gap.start_s, run.end_s if gap.end_s is None else gap.end_s))
+    gaps = [_span("interrupted", gap, run.end_s) for gap in run.gaps]
     return Timeline(run.end_s, phases, filled, width, events, gaps)
 
 
@@ -142,11 +143,11 @@ def _readable_width(least_s: float) -> float:
     return math.ceil(least_s / _HOUR_S) * _HOUR_S
 
 
-def _span(phase: Phase, run_end_s: float) -> Span:
-    end_s = phase.end_s
+def _span(name: SpanName, time: TimeSpan, run_end_s: float) -> Span:
+    end_s = time.end_s
     if end_s is None:
-        end_s = max(run_end_s, phase.start_s)
-    return Span(phase.name, phase.start_s, end_s)
+        end_s = max(run_end_s, time.start_s)
+    return Span(name, time.start_s, end_s)
 
 
 def memory(run: Run, width_s: float, server: str = "server") -> Panel:
