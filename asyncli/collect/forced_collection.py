@@ -55,15 +55,21 @@ LARGEST_HEAP = 1e9
 _INSPECTOR = f"http://{INSPECTOR_ADDRESS}:{INSPECTOR_PORT}"
 _INSPECTOR_LINK = f"ws://{INSPECTOR_ADDRESS}:{INSPECTOR_PORT}/"
 _TURN_AT_INSPECTOR = "\0asyncli inspector 127.0.0.1:9229"
+# What the inspector evaluates interrupts the server's own JavaScript anywhere, also in the lines of
+# Node between the last tick and "no tick is scheduled". A process.nextTick from there is never run,
+# nor is any later one: the server reads requests and answers none for ever. So what needs Node's
+# library does so in a microtask, which begins when the interrupted function has returned.
+#
 # Node's account of each collection (nodejs.org, "v8.GCProfiler", since 18.15).
 _START_PROFILER = """
-(() => {
-  const { GCProfiler } = require("v8");
+(async (load) => {
+  await null;
+  const { GCProfiler } = load("v8");
   if (GCProfiler === undefined) return null;
   const profiler = new GCProfiler();
   profiler.start();
   return profiler;
-})()
+})(require)
 """
 _STOP_PROFILER = """
 function () {
@@ -73,10 +79,11 @@ function () {
 """
 # Node closes its inspector when a connection ends, which it opens for that.
 _CLOSE_INSPECTOR_AFTER = """
-(() => {
-  const connection = require("net").connect({ host: "%s", port: %d });
+(async (load) => {
+  await null;
+  const connection = load("net").connect({ host: "%s", port: %d });
   connection.on("error", () => {}).on("close", () => process._debugEnd()).resume().unref();
-})()
+})(require)
 """
 # How long Node may take to open its inspector, or to close it (s).
 _INSPECTOR_OPENS_S = 3.0
@@ -259,6 +266,7 @@ async def _closed_after(
             "Runtime.evaluate",
             expression=_CLOSE_INSPECTOR_AFTER % held_until_left.getsockname(),
             includeCommandLineAPI=True,
+            awaitPromise=True,
         )
         yield
     finally:
@@ -278,7 +286,10 @@ async def _alive_after_collection(inspector: _Inspector) -> StillAlive:
     second collection (Node 18, 20, 22 and 24).
     """
     started = await inspector.ask(
-        "Runtime.evaluate", expression=_START_PROFILER, includeCommandLineAPI=True
+        "Runtime.evaluate",
+        expression=_START_PROFILER,
+        includeCommandLineAPI=True,
+        awaitPromise=True,
     )
     profiler = started["result"].get("objectId")
     if profiler is None:

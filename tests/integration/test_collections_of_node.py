@@ -220,6 +220,39 @@ def test_a_cluster_is_not_asked_and_that_is_told_before_the_run(tmp_path: Path) 
     assert not run.series(metrics.RUNTIME_FORCED_BYTES)
 
 
+# It runs one function all the time, so the inspector interrupts that.
+_BUSY = """
+console.log(1);
+Error.stackTraceLimit = 100;
+const scheduled = process.nextTick;
+process.nextTick = (...given) => {
+  if (new Error().stack.includes('interrupted')) require('fs').writeSync(1, 'a tick from within it');
+  return scheduled.apply(process, given);
+};
+const step = () => Date.now();
+function interrupted() {
+  const endsAt = step() + 20;
+  while (step() < endsAt) {}
+  setImmediate(interrupted);
+}
+interrupted();
+"""
+
+
+async def test_what_interrupts_the_server_schedules_no_tick() -> None:
+    """Node runs no tick any more if one comes between its last tick and its note that none is left: it then reads requests and answers none."""
+    with subprocess.Popen(["node", "-e", _BUSY], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as node:
+        assert node.stdout is not None
+        node.stdout.readline()
+        try:
+            for _ in range(3):
+                assert await by_runtime("node", node.pid)() is not None
+        finally:
+            node.kill()
+        said, _ = node.communicate()
+    assert said == b""
+
+
 async def test_an_inspector_that_was_open_stays_open() -> None:
     """Its user has it open, or a debugger is attached."""
     with serving_process(["node", f"--inspect=127.0.0.1:{INSPECTOR}", "-e", _IDLE]) as (_, pid):
