@@ -556,6 +556,18 @@ def burst(count: int = HELD, cause: str = "closed_idle", second: int = 60) -> Sc
     return scene
 
 
+@pytest.mark.parametrize(("age_s", "earlier_age_s", "code"), [(0.5, 0.5, "unexplained"), (0.5, 50.0, "reload"), (50.0, 0.5, "reload")])
+def test_many_that_came_together_and_were_short_lived_are_no_burst(age_s: float, earlier_age_s: float, code: str) -> None:
+    """Many were opened at once, as after a standstill of asyncli, and ended at the age of most others: their moment is that of the opening."""
+    scene = Scene().sampled(EVERY, **UNPOLLED)
+    scene.die(40, "closed_idle", range(50, 54), age=at(earlier_age_s), idle=ANY_IDLE)
+    scene.die(60, "closed_idle", [60, 61], age=at(age_s), idle=at(0.5))
+    for second in scene.ticks:
+        scene.ticks[second].held = 10
+    assert code in {one.code for one in scene.found()}
+    assert ("reload" in {one.code for one in scene.found()}) == (code == "reload")
+
+
 def counted_anew(ended: float) -> Scene:
     """A server of three processes whose counters restarted."""
     scene = burst().sampled(EVERY, server_ended=0.0)
