@@ -1204,6 +1204,20 @@ def test_a_box_that_forgets_and_resets() -> None:
     assert "350 s" in only(scene).evidence
 
 
+@pytest.mark.parametrize(("answered", "code"), [(0, ("box_reset", True)), (60, ("box_reset", False))])
+def test_resets_after_a_silence_are_no_idle_times(answered: int, code: tuple[str, bool]) -> None:
+    """A box that stands still, and then has lost its table: all had waited for their answers, whatever their idle times were before."""
+    scene = Scene(keepalive_s=8.0).die(HELD, "reset", [60], idle=between(3, 4))
+    scene.sampled(EVERY, server_sockets=float(HELD))
+    scene.ticks[60].beats_failed = HELD
+    for second in range(57, 60):
+        scene.ticks[second].answered, scene.ticks[second].awaiting = answered, 60
+    for second in range(60, 121):
+        scene.ticks[second].held = 0
+    assert codes_of(scene) == [code]
+    assert ("forgets idle" in only(scene).evidence) == bool(answered)
+
+
 # -- several at once
 
 

@@ -38,7 +38,7 @@ from asyncli.analysis.losses.table import (
     share_awaiting,
     unclaimed,
 )
-from asyncli.analysis.losses.timeouts import idle_mode
+from asyncli.analysis.losses.timeouts import idle_mode, waited_before
 from asyncli.analysis.shared_host import is_proxy
 from asyncli.analysis.unlistened import unlistened_at
 from asyncli.findings import Words
@@ -300,7 +300,9 @@ def _share_idle_times(table: LossTable, burst: Burst) -> bool:
     """
     if _mostly_idle_resets(burst):
         return idle_mode(table, burst.of("reset")) is not None
-    return idle_edge(table.gap_s, pooled(table.of("reset")).idle_s) is not None
+    resets = table.of("reset")
+    waited_s = waited_before(table, resets)
+    return idle_edge(table.gap_s, pooled(resets).idle_s, waited_s) is not None
 
 
 def _came_together(table: LossTable, burst: Burst) -> bool:
