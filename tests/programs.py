@@ -18,6 +18,7 @@ import urllib.request
 import uuid
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -227,6 +228,12 @@ def longest_delay_s(run: Run) -> float:
     ticks = [tick for _, tick in run.ticks]
     waited_us = max((times.greatest for tick in ticks for times in (tick.connect_us, tick.latency_us, tick.lateness_us)), default=0)
     return max([waited_us / 1e6, *(tick.longest_turn_s for tick in ticks)])
+
+
+def session_stood_still_s(run: Run) -> float:
+    """For how long asyncli's session, which reads the server, stood still at most: it samples once a second."""
+    instants = [sample.t_s for sample in run.samples]
+    return max((later - earlier for earlier, later in pairwise(instants)), default=1.0) - 1.0
 
 
 def require_whole(status: int, summary: dict[str, Any], wanted: int = 0) -> None:

@@ -386,6 +386,9 @@ def handshakes(reason: str) -> Change:
         # The number of those that were served and then closed is no capacity; of those that never were, it is.
         (seen(lost("closed_idle", 60, requests=1), fewer(47), codes=("unexplained",), certain=False), 60, 0, None, "unknown"),
         (seen(lost("closed_awaiting", 60, requests=0), fewer(47), codes=("unexplained",), certain=False), 60, 0, 47, "unknown"),
+        # Nor do busy CPUs end one that was served.
+        (seen(*CPUS, lost("closed_idle", 60, requests=1), fewer(47), slow=SLOW, codes=("unexplained",), certain=False), 60, 0, None, "both_busy"),
+        (seen(*CPUS, lost("closed_awaiting", 60, requests=0), fewer(47), slow=SLOW, codes=("unexplained",), certain=False), 60, 0, 47, "both_busy"),
         # A stop is no capacity.
         (seen(lost("heartbeat_timeout", 30), fewer(170), codes=("server_stalled",)), 30, 0, None, "server_stalled"),
     ],

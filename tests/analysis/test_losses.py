@@ -556,6 +556,18 @@ def burst(count: int = HELD, cause: str = "closed_idle", second: int = 60) -> Sc
     return scene
 
 
+@pytest.mark.parametrize(("age_s", "earlier_age_s", "code"), [(0.5, 0.5, "unexplained"), (0.5, 50.0, "reload"), (50.0, 0.5, "reload")])
+def test_many_that_came_together_and_were_short_lived_are_no_burst(age_s: float, earlier_age_s: float, code: str) -> None:
+    """Many were opened at once, as after a standstill of asyncli, and ended at the age of most others: their moment is that of the opening."""
+    scene = Scene().sampled(EVERY, **UNPOLLED)
+    scene.die(40, "closed_idle", range(50, 54), age=at(earlier_age_s), idle=ANY_IDLE)
+    scene.die(60, "closed_idle", [60, 61], age=at(age_s), idle=at(0.5))
+    for second in scene.ticks:
+        scene.ticks[second].held = 10
+    assert code in {one.code for one in scene.found()}
+    assert ("reload" in {one.code for one in scene.found()}) == (code == "reload")
+
+
 def counted_anew(ended: float) -> Scene:
     """A server of three processes whose counters restarted."""
     scene = burst().sampled(EVERY, server_ended=0.0)
@@ -1190,6 +1202,20 @@ def test_a_box_that_forgets_and_resets() -> None:
         tick.beats_failed = tick.lost
     assert codes_of(scene) == [("box_reset", False)]
     assert "350 s" in only(scene).evidence
+
+
+@pytest.mark.parametrize(("answered", "code"), [(0, ("box_reset", True)), (60, ("box_reset", False))])
+def test_resets_after_a_silence_are_no_idle_times(answered: int, code: tuple[str, bool]) -> None:
+    """A box that stands still, and then has lost its table: all had waited for their answers, whatever their idle times were before."""
+    scene = Scene(keepalive_s=8.0).die(HELD, "reset", [60], idle=between(3, 4))
+    scene.sampled(EVERY, server_sockets=float(HELD))
+    scene.ticks[60].beats_failed = HELD
+    for second in range(57, 60):
+        scene.ticks[second].answered, scene.ticks[second].awaiting = answered, 60
+    for second in range(60, 121):
+        scene.ticks[second].held = 0
+    assert codes_of(scene) == [code]
+    assert ("forgets idle" in only(scene).evidence) == bool(answered)
 
 
 # -- several at once

@@ -65,6 +65,20 @@ def test_a_stopped_server_and_a_cut_path() -> None:
     assert cut.fields["why"] == "unacknowledged"
 
 
+@pytest.mark.parametrize(("stopped", "why"), [(0.0, "unknown"), (1.0, "unknown"), (9.0, "stopped")])
+def test_a_server_that_was_stopped_for_so_short_that_its_cpu_was_read_once(stopped: float, why: str) -> None:
+    run = silent(30, 31)
+    for sample in run.samples:
+        if 29 < sample.t_s < 32:
+            for name in [name for name in sample.values if name.startswith("status.")]:
+                del sample.values[name]
+            sample.values["server.stopped"] = stopped
+            if sample.t_s > 30:
+                del sample.values["server.cpu_s"]
+    (one,) = stalls(run)
+    assert one.fields["why"] == why
+
+
 @pytest.mark.parametrize(("cores", "why"), [(0.95, "computing"), (0.1, "unknown")])
 def test_the_servers_cpu_and_the_period_of_stalls_are_told(cores: float, why: str) -> None:
     # Three seconds of each twenty, with a page that counts no requests.

@@ -181,17 +181,17 @@ def test_a_short_cut_loses_no_second(folder: Path, stage: Stage) -> None:
     assert (summary["reconciliation"]["agrees"], summary["reconciliation"]["accepts_delta"]) == (True, N)
     hosts = summary["environment"]["cluster"]["hosts"]
     assert [(one["connections"], one["workers"]) for one in hosts] == [(N / 2, 1), (N / 2, 1)]
+    run = read_run(folder / "run.db")
     for number, one in enumerate(hosts):
         assert one["name"].endswith(f" at {address(number)}")
-        # One machine has one monotonic clock, so the rest is measurement error.
-        assert abs(one["clock_offset_s"]) <= one["clock_uncertainty_s"] < 0.1
+        # One machine has one monotonic clock, so the rest is measurement error: half of a round trip, which takes longer on a busy machine.
+        assert abs(one["clock_offset_s"]) <= one["clock_uncertainty_s"] < 0.1 + longest_delay_s(run)
     assert summary["generator"]["processes"] == 4
     # The server is on asyncli's host, and no client is.
     there = sides(summary["environment"])
     assert (there.ends, there.server, there.generator, there.far) == (1, True, False, None)
     assert "cluster_memory" not in codes(summary)
     # Each second of each host counts once; those of the session's absence have their heartbeats.
-    run = read_run(folder / "run.db")
     assert [tick.second for _, tick in run.ticks] == list(range(1, len(run.ticks) + 1))
     assert sum(tick.opened for _, tick in run.ticks) == N
     assert all(tick.sent for _, tick in run.ticks[len(before.ticks) : len(before.ticks) + 5])

@@ -28,6 +28,7 @@ from programs import (
     codes,
     held,
     here,
+    longest_delay_s,
     recorded,
     report,
     require_whole,
@@ -36,6 +37,8 @@ from programs import (
     until,
     was_late,
 )
+
+from asyncli.store.reader import read_run
 
 N = 100
 
@@ -309,15 +312,25 @@ def test_a_server_that_drains_has_kept_connections_alive(tmp_path: Path) -> None
 
 
 def test_an_age_limit_at_one_pace_may_be_a_limit_of_requests(tmp_path: Path) -> None:
+    ends: list[tuple[int, float]] = []
+
     async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answers, begun_s = 0, time.monotonic()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(3.5):
                 while await reader.readuntil(b"\r\n\r\n"):
                     writer.write(OK)
+                    answers += 1
+        ends.append((answers, time.monotonic() - begun_s))
         writer.close()
 
     summary = soaked_once(tmp_path, client, "--ramp", "10/s", "-c", "50", "-k", "2", "--hold", "4")
-    as_written(summary, "test_an_age_limit_at_one_pace_may_be_a_limit_of_requests")
+    deaths = summary["connections"]["deaths"]
+    assert (sum(deaths.values()), set(deaths) <= {"closed_idle", "closed_awaiting", "reset"}) == (50, True)
+    # On a busy machine some come to other numbers of answers, or to a greater age: then it looks like one of the two, or like none.
+    came_alike = {answers for answers, _ in ends} == {4} and max(age_s for _, age_s in ends) < 3.9
+    if came_alike and longest_delay_s(read_run(tmp_path / "run.db")) < 0.4:
+        as_written(summary, "test_an_age_limit_at_one_pace_may_be_a_limit_of_requests")
 
 
 def test_an_idle_timeout_below_a_second(tmp_path: Path) -> None:

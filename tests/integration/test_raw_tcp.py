@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import os
 import signal
 from pathlib import Path
 
 import fault_table
 import pytest
-from programs import SHORT, codes, held, report, require_whole, run, speaking, until
+from programs import SHORT, Client, Program, answered, codes, held, report, require_whole, run, speaking, until
 
 from asyncli.lab import choose
 from asyncli.lab.executables import descriptor_limit
@@ -115,26 +114,39 @@ async def test_a_server_that_is_stopped_while_its_connections_only_listen(tmp_pa
     assert (counts["held"], counts["not_heard"]) == (N, N)
 
 
-async def _kinds(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """After two answers of one kind it answers as the heartbeat asks for."""
+def _kinds(lines: list[list[bytes]]) -> Client:
+    """A server that after two answers of one kind answers as the heartbeat asks for; ``lines``: what came on each connection."""
     later = {b"FAIL\n": b"-ERR no\r\n", b"TELL\n": b"full\r\n", b"BAD\n": b"-NOAUTH\r\n", b"GOOD\n": b"+OK\r\n"}
-    with contextlib.suppress(ConnectionError):
-        for number in itertools.count():
-            line = await reader.readline()
-            early = number < 2 and line != b"BAD\n"
-            writer.write(b"+OK %d\r\n" % number if early else later.get(line, b""))
+
+    async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        mine: list[bytes] = []
+        lines.append(mine)
+        with contextlib.suppress(ConnectionError):
+            while line := await reader.readline():
+                number = len(mine)
+                mine.append(line)
+                early = number < 2 and line != b"BAD\n"
+                writer.write(b"+OK %d\r\n" % number if early else later.get(line, b""))
+
+    return client
 
 
 @pytest.mark.parametrize(("send", "code"), [("FAIL", "answers_look_like_errors"), ("BAD", "answers_look_like_errors"), ("TELL", "answers_differ"), ("GOOD", "")])
 def test_answers_of_another_kind_are_told_where_any_is_right(tmp_path: Path, send: str, code: str) -> None:
-    with speaking(_kinds) as at:
-        run(tmp_path, "soak", f"tcp://{at}", *SHORT, "--send", rf"{send}\n", "-c", str(N), "--hold", "3", "--out", "run.db", "--quiet")
+    lines: list[list[bytes]] = []
+    asked = ("--send", rf"{send}\n", "-c", str(N), "--hold", "forever", "--out", "run.db", "--quiet")
+    with speaking(_kinds(lines)) as at, Program(tmp_path, "soak", f"tcp://{at}", *SHORT, *asked) as program:
+        # A heartbeat is sent once the one before was answered: whoever has sent three has heard the first two answers.
+        program.until(lambda: answered(tmp_path) >= 3 * N and sum(len(mine) > 2 for mine in lines) == N, "there are answers of both kinds")
+        program.signal()
+        program.wait()
+        program.until_gone()
     summary = report(tmp_path, "run.db")
     told = [finding for finding in summary["findings"] if finding["code"].startswith(("answers_look", "answers_differ"))]
     assert [finding["code"] for finding in told] == [code] * bool(code)
     if code:
-        answered = summary["heartbeats"]["answered"]
-        assert told[0]["fields"]["count"] == (answered if send == "BAD" else answered - 2 * N)
+        answers = summary["heartbeats"]["answered"]
+        assert told[0]["fields"]["count"] == (answers if send == "BAD" else answers - 2 * N)
 
 
 async def _client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

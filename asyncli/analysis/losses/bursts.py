@@ -19,7 +19,13 @@ from asyncli.analysis.constants import FEWEST, NEARLY_ALL, REUSE_BELOW
 from asyncli.analysis.event_times import mark_before
 from asyncli.analysis.generations import late_end
 from asyncli.analysis.holders import holders_of
-from asyncli.analysis.losses.likelihood import DEVIATIONS, LEAST_SURPRISE, idle_edge, one_of
+from asyncli.analysis.losses.likelihood import (
+    DEVIATIONS,
+    LEAST_SURPRISE,
+    idle_edge,
+    one_of,
+    within,
+)
 from asyncli.analysis.losses.server_evidence import Evidence
 from asyncli.analysis.losses.slots import closed_as_others_opened, most_held, no_slot_left
 from asyncli.analysis.losses.table import (
@@ -32,7 +38,7 @@ from asyncli.analysis.losses.table import (
     share_awaiting,
     unclaimed,
 )
-from asyncli.analysis.losses.timeouts import idle_mode
+from asyncli.analysis.losses.timeouts import idle_mode, waited_before
 from asyncli.analysis.shared_host import is_proxy
 from asyncli.analysis.unlistened import unlistened_at
 from asyncli.findings import Words
@@ -262,6 +268,8 @@ def bursts(table: LossTable, *, only_certain: bool) -> None:
         explanation = _explain(table, burst, evidence)
         if explanation.code == "box_reset" and _share_idle_times(table, burst):
             continue
+        if not explanation.certain and _came_together(table, burst):
+            continue
         if explanation.certain or not only_certain:
             kind = (explanation.code, explanation.certain)
             alike.setdefault(kind, []).append((burst, explanation))
@@ -292,7 +300,25 @@ def _share_idle_times(table: LossTable, burst: Burst) -> bool:
     """
     if _mostly_idle_resets(burst):
         return idle_mode(table, burst.of("reset")) is not None
-    return idle_edge(table.gap_s, pooled(table.of("reset")).idle_s) is not None
+    resets = table.of("reset")
+    waited_s = waited_before(table, resets)
+    return idle_edge(table.gap_s, pooled(resets).idle_s, waited_s) is not None
+
+
+def _came_together(table: LossTable, burst: Burst) -> bool:
+    """Whether its connections were opened in its seconds, and ended at an age at which most of the
+    others ended too: many came at once, as after a standstill of ours, and all were short-lived.
+    """
+    in_burst = {id(cell) for cell in burst.cells}
+    others = [cell for cell in table.of(*ENDED) if id(cell) not in in_burst]
+    here = pooled(burst.cells).age_s
+    elsewhere = pooled(others).age_s
+    oldest_s = burst.to_s - burst.from_s - 1
+    return (
+        unclaimed(others) >= FEWEST
+        and within(here, 0, oldest_s) >= NEARLY_ALL * here.count
+        and 2 * within(elsewhere, 0, oldest_s) > elsewhere.count
+    )
 
 
 def _find(table: LossTable) -> list[Burst]:

@@ -105,10 +105,11 @@ class Evidence(msgspec.Struct):
     @property
     def stood_still(self) -> bool:
         """The processes used no CPU, and the status page was silent: they were stopped, or waited
-        for something. Without a page, where they were seen stopped.
+        for something. Without a page, or in a time so short that their CPU was not read twice,
+        where they were seen stopped.
         """
-        if self.silent is None:
-            return bool(self.still is not False and self.halted)
+        if self.silent is None or self.still is None:
+            return bool(self.silent is not False and self.still is not False and self.halted)
         return bool(self.silent and self.still)
 
     def still_open(self, count: int) -> StillOpen:

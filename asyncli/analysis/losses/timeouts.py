@@ -40,6 +40,7 @@ from asyncli.analysis.losses.table import (
     share_awaiting,
     unclaimed,
 )
+from asyncli.analysis.losses.unanswered import silences
 from asyncli.core.histogram import Histogram, bounds, bucket
 from asyncli.findings import Words, loss_causes
 from asyncli.findings.known_timers import default_of, known_idle
@@ -510,7 +511,7 @@ def forgotten(table: LossTable) -> None:
         cells = [cell for cell in table.of(cause) if 2 * cell.without_request() < cell.dead.count]
         if unclaimed(cells) < FEWEST:
             continue
-        edge = idle_edge(table.gap_s, pooled(cells).idle_s)
+        edge = idle_edge(table.gap_s, pooled(cells).idle_s, waited_before(table, cells))
         if edge is None:
             continue
         if cause == "reset" and share_awaiting(cells) < 0.5:
@@ -524,6 +525,18 @@ def forgotten(table: LossTable) -> None:
             gap_s=table.gap_s,
         )
         table.claim(cells, explanation, where=("idle_s", edge, math.inf))
+
+
+def waited_before(table: LossTable, cells: list[LossCell]) -> float:
+    """For how long (s) heartbeats may have waited when the first of these losses came, where nobody
+    was answered just before: their idle times count that too.
+    """
+    first = cells[0]
+    rows = table.run.ticks_between(first.from_s - table.timeout_s, first.from_s + 0.5)
+    stretches = silences(rows)
+    if not stretches or stretches[-1].waited < FEWEST or stretches[-1].to_s < rows[-1][0]:
+        return 0.0
+    return first.to_s - stretches[-1].from_s
 
 
 def closed_at_once(table: LossTable) -> None:
