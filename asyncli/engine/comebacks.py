@@ -101,6 +101,15 @@ class Comebacks:
             return event
         return None
 
+    def had_errors_before_command(self, row: int, established_at: float) -> bool:
+        """Whether an event's row has had answers, all of them errors, on a connection that stood
+        before the last command: one that the server ends, and no attempt to come back.
+        """
+        if self._command is None or row not in self._answered_with_error:
+            return False
+        event, _ = self._command
+        return established_at < self._begun_at[event]
+
     def ended_by_command(self, event: int, now: float) -> None:
         """The server ends a connection in the time of a command."""
         self.counts_of(event).closed_ms.add((now - self._begun_at[event]) * 1e3)
@@ -116,13 +125,17 @@ class Comebacks:
         """An event ends a row, which belongs to it from now on: an earlier one that it has had no
         answer since waits for it no more. ``stands``: as of :meth:`is_unheard`.
         """
+        left_before_at = self._left_at[row]
         self._left_at[row] = now
         self._count_client(row, event)
         earlier = self.event_of.get(row)
         if earlier is not None:
             counts = self.counts_of(earlier)
-            counts.unheard += stands
-            counts.ended_again += not stands
+            if stands:
+                counts.unheard += 1
+            else:
+                counts.ended_again += 1
+                counts.until_ended_ms.add((now - left_before_at) * 1e3)
             self.counts_since.pop(row, None)
             self._turn_at.pop(row, None)
             self._answered_with_error.discard(row)

@@ -1004,7 +1004,7 @@ class HeldConnections:
         self._free_row(row, abort=event in ABORTS)
         is_of_event = row in self._coming_back
         command = None
-        if not is_of_event and event in BY_SERVER:
+        if event in BY_SERVER:
             command = self._command_at(row, now)
         if command is not None:
             self.comebacks.ended_by_command(command, now)
@@ -1076,7 +1076,12 @@ class HeldConnections:
         """The event whose command may have the server end a row's established connection now."""
         if self.draining or self.state[row] not in (IDLE, AWAITING):
             return None
-        return self.comebacks.command_at(now, self._established_at[row])
+        established_at = self._established_at[row]
+        is_of_event = row in self._coming_back
+        if is_of_event and not self.comebacks.had_errors_before_command(row, established_at):
+            # What fails on the way back from an event is that one's.
+            return None
+        return self.comebacks.command_at(now, established_at)
 
     def _end_by_command(self, row: int, event: int, now: float, in_wheel: bool) -> None:
         """The server has ended a connection in the time of a command, as was seen ``now``."""

@@ -401,6 +401,9 @@ class EventCounts(msgspec.Struct):
     #: back then. Older run files lack both.
     away_ms: Histogram = msgspec.field(default_factory=Histogram)
     still_away_ms: Histogram = msgspec.field(default_factory=Histogram)
+    #: Likewise of those of ``ended_again``, until another event ended them. Older run files lack
+    #: it.
+    until_ended_ms: Histogram = msgspec.field(default_factory=Histogram)
     #: How late asyncli connected (us); how long connects and first answers took (us).
     lateness_us: Histogram = msgspec.field(default_factory=Histogram)
     connect_us: Histogram = msgspec.field(default_factory=Histogram)

@@ -306,6 +306,42 @@ def test_whom_a_deploy_ends_more_than_once_is_one_client() -> None:
     assert first.away_ms.greatest < 100
 
 
+def test_whom_a_second_deploy_ends_after_errors_alone_it_has_ended() -> None:
+    """The first one brings a server that answers with errors, and the second one a good one."""
+    orders = shard(events=["10s run ./bad", "20s run ./good"], reconnect="fixed:1s")
+    server, net = warming_up(12.5, 24.0)
+    for instant_s in (13.0, 24.0):
+        net._at(instant_s, -1, "reset all")
+    ticks = list(simulate(orders, server, 60.0, net=net))
+    standing(ticks)
+    whole = added_up(*ticks)
+    first, second = whole.events[1], whole.events[2]
+    assert (first.ended, first.ended_again, first.turned_away, first.back_ms.count) == (ALL, ALL, 0, 0)
+    assert (second.ended, second.clients, second.ended_repeatedly, second.away, whole.lost) == (ALL, ALL, 0, 0, 0)
+    # Each is back from the second one, and had been away from the first one until then.
+    assert second.back_ms.count == ALL
+    assert second.away_ms.greatest < 1_100
+    away = away_of(1, first)
+    assert away is not None
+    assert away.max_s is None
+    assert away.at_least is not None
+    assert away.at_least.max_s == pytest.approx(11.0, abs=0.1)
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_who_is_turned_away_since_a_command_is_not_ended_by_it_again(closes: bool) -> None:
+    """The server warms up after the command: what it closes after an error was an attempt to come back."""
+    orders = shard(events=["10s run ./deploy"], reconnect="fixed:1s")
+    server, net = warming_up(13.0, 20.0, closes=closes)
+    for instant_s in (13.0, 16.5):
+        net._at(instant_s, -1, "reset all")
+    ticks = list(simulate(orders, server, 60.0, net=net))
+    standing(ticks)
+    done = added_up(*ticks).events[1]
+    assert (done.ended, done.ended_repeatedly, done.back_ms.count, done.away) == (ALL, 0, ALL, 0)
+    assert done.turned_away >= ALL
+
+
 def test_each_client_is_away_from_its_own_end_on() -> None:
     """A deploy that lets connections go 7 s into its time: who comes back within 2 s was away for no longer."""
     whole = whole_of(shard(events=[("10s", "run ./deploy")], reconnect="jitter:2s"), SimServer(resets_all_at_s=20.0))
