@@ -63,6 +63,18 @@ class Closed(msgspec.Struct, frozen=True):
     unseen: int
 
 
+class SentAgain(msgspec.Struct, frozen=True):
+    """Of how many who were heard again a request was under way that the server's kernel had not
+    acknowledged; and how long after that (s) their own kernels were to send it again: the first,
+    half of them, the last.
+    """
+
+    requests: int
+    first_s: float
+    p50_s: float
+    last_s: float
+
+
 class EventLatency(msgspec.Struct, frozen=True):
     """Of those who came back, in milliseconds: their connects and first answers; of the others,
     the heartbeats that were due while the event lasted, each also in the time of any other that
@@ -161,6 +173,8 @@ class Provoked(msgspec.Struct, frozen=True):
     slow_readers: SlowReaders | None
     #: None where nobody stalled, and where the server ended none in the time of a command.
     closed: Closed | None
+    #: None where nobody was heard again with a request under way.
+    sent_again: SentAgain | None
     pace: EventPace
     listen_overflows: float | None
     segments_sent_again: int
@@ -265,6 +279,7 @@ def _provoked(
         in_vain=in_vain(run, window, counts),
         slow_readers=_slow_readers(run, number, window, memory, counts),
         closed=_closed(counts),
+        sent_again=_sent_again(counts),
         least_held=_least_held(run, number, window, ticks),
         pace=event_pace(run, number, window, counts),
         listen_overflows=_counted(overflows, window.start_s, window.end_s),
@@ -333,6 +348,14 @@ def _closed(counts: EventCounts) -> Closed | None:
         return Closed(None, None, None, counts.closed_unseen)
     median_ms = times.quantile(0.5) or 0.0
     return Closed(times.least / 1e3, median_ms / 1e3, times.greatest / 1e3, counts.closed_unseen)
+
+
+def _sent_again(counts: EventCounts) -> SentAgain | None:
+    times = counts.resends_ms
+    if not times.count:
+        return None
+    median_ms = times.quantile(0.5) or 0.0
+    return SentAgain(times.count, times.least / 1e3, median_ms / 1e3, times.greatest / 1e3)
 
 
 def _others_p99(run: Run, number: int, time: Gap, latency_us: Histogram) -> float | None:

@@ -217,15 +217,17 @@ class Comebacks:
         self, row: int, *, asked: bool, established_at: float, acknowledged: bool | None
     ) -> None:
         """The connection of an event's row ended before its first answer: a new one is a phantom;
-        one from before the event was ended by the server meanwhile. ``asked``: a heartbeat was
-        sent. ``acknowledged``: as of :meth:`in_vain`; None: the server ended it.
+        one from before the event was ended by the server meanwhile, or got no answer in time since
+        it is heard again. ``asked``: a heartbeat was sent. ``acknowledged``: as of :meth:`in_vain`;
+        None: the server ended it.
         """
         event = self.event_of[row]
         counts = self.counts_of(event)
         was_turned_away = row in self._answered_with_error
         self._answered_with_error.discard(row)
         if established_at < self.began_at(row):
-            counts.closed += 1
+            counts.closed += acknowledged is None
+            counts.timed_out += acknowledged is not None
         elif was_turned_away:
             counts.turned_away += 1
         else:
@@ -233,6 +235,17 @@ class Comebacks:
             if acknowledged is not None:
                 self.in_vain(row, acknowledged=acknowledged)
         counts.unanswered += asked
+
+    def is_sent_again(self, row: int, after_s: float) -> None:
+        """An event's row is heard again, and its kernel sends what it had asked again after so
+        long.
+        """
+        self.counts_of(self.event_of[row]).resends_ms.add(after_s * 1e3)
+
+    def silence_s(self, row: int) -> float:
+        """How long an event had a row fall silent."""
+        event = self.event_of[row]
+        return self._over_at[event] - self._begun_at[event]
 
     def in_vain(self, row: int, *, acknowledged: bool) -> None:
         """An event's row got no answer in time on a connection that stands. ``acknowledged``: its

@@ -11,7 +11,7 @@ from asyncli.analysis.constants import MISSED_S
 from asyncli.analysis.event_pace import EventPace
 from asyncli.analysis.in_vain import InVain
 from asyncli.analysis.noticed import Noticed
-from asyncli.analysis.provoked import Back, Closed, ServerPrice, SpentDescriptors
+from asyncli.analysis.provoked import Back, Closed, SentAgain, ServerPrice, SpentDescriptors
 from asyncli.analysis.slow_readers import SlowReaderCost, SlowReaders
 from asyncli.model.planned_events import UNREAD_BYTES
 from asyncli.model.records import HANDSHAKES_IN_VAIN, UNRECORDED_S, handshakes_in_vain
@@ -496,13 +496,15 @@ def _comeback(event: EventPart) -> str:
     parts = [*_times_back(event, back), *_times_away(event)]
     if event.closed:
         parts.append(_closed(event))
+    parts += _sent_again(event)
     if event.ended_again:
         parts.append(f"{_so_many(event.ended_again)} ended by another event before being back")
     if event.lost_with_worker:
         lost = format_count(known(event.lost_with_worker))
         parts.append(f"{lost} went with a process of asyncli's own before being back")
     if event.waiting:
-        parts.append(f"{_so_many(event.waiting)} not to be back before the drain")
+        waiting = f"{_so_many(event.waiting)} not to be back before the drain"
+        parts.append(f"{waiting}{awaited_kernel(event)}")
     if event.unheard:
         parts.append(
             f"whether {_so_many(event.unheard)} back cannot be told: the server sent nothing since"
@@ -512,6 +514,38 @@ def _comeback(event: EventPart) -> str:
     parts += _error_answers(event)
     parts.append(_attempts(event))
     return "; ".join(parts)
+
+
+def _sent_again(event: EventPart) -> list[str]:
+    """Of those who were heard again with a request under way: when their kernels were to send it
+    again, and how many connected anew instead.
+    """
+    parts = []
+    sent = event.sent_again
+    if isinstance(sent, SentAgain):
+        requests = format_count(sent.requests)
+        when = format_duration(sent.last_s)
+        if sent.last_s - sent.first_s >= 1:
+            when = f"{format_duration(sent.first_s)} to {when}"
+        parts.append(
+            f"{requests} had a request under way, which their kernels were to send again {when} "
+            "after that"
+        )
+    if event.timed_out:
+        parts.append(
+            f"{format_count(known(event.timed_out))} had no answer in time on their old "
+            "connections, and connected anew"
+        )
+    return parts
+
+
+def awaited_kernel(event: EventPart) -> str:
+    """Why those who are heard again on their old connections were not to be back before the drain;
+    "" of all others.
+    """
+    if event.then != "return" or isinstance(event.cut_after_s, float):
+        return ""
+    return ", as no kernel had sent again yet what was lost in the silence"
 
 
 def _error_answers(event: EventPart) -> list[str]:

@@ -23,6 +23,7 @@ from asyncli.analysis.provoked import (
     Closed,
     EventLatency,
     Provoked,
+    SentAgain,
     ServerPrice,
     SpentDescriptors,
 )
@@ -355,6 +356,10 @@ class EventPart(msgspec.Struct):
     unheard: int | msgspec.UnsetType = msgspec.UNSET
     returned: int | msgspec.UnsetType = msgspec.UNSET
     closed: int | msgspec.UnsetType = msgspec.UNSET
+    #: Of those that return: who had no answer in time since then, and connected anew; and when the
+    #: kernels of those with a request under way were to send it again. Absent without any.
+    timed_out: int | msgspec.UnsetType = msgspec.UNSET
+    sent_again: SentAgain | msgspec.UnsetType = msgspec.UNSET
     #: Of those that stall: how many, who read again at its end, why the server ended others and
     #: when (of a command too), the bytes that waited for them, and the largest segments of TCP with
     #: which the server sent (null: no TCP). ``slow_readers``: what they cost it meanwhile.
@@ -483,6 +488,10 @@ class EventPart(msgspec.Struct):
         self.gone = done.counts.gone
         self.returned = done.counts.returned
         self.closed = done.counts.closed
+        if done.counts.timed_out:
+            self.timed_out = done.counts.timed_out
+        if done.sent_again is not None:
+            self.sent_again = done.sent_again
 
     def _add_stall(self, done: Provoked) -> None:
         """What is known only of those that stall."""
