@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 
 from asyncli.analysis.away import Away, Clients, away_of, clients_of
+from asyncli.analysis.closed_by_commands import ClosedBy, closed_by_commands
 from asyncli.analysis.constants import FEWEST, MISSED_S
 from asyncli.analysis.due import Spans, latencies_of_due
 from asyncli.analysis.event_pace import EventPace, event_pace
@@ -173,6 +174,10 @@ class Provoked(msgspec.Struct, frozen=True):
     slow_readers: SlowReaders | None
     #: None where nobody stalled, and where the server ended none in the time of a command.
     closed: Closed | None
+    #: By which commands, which ended all others as well, the server ended those who were silent or
+    #: stalled; and of a command, whom it ended so, who are not in its own counts.
+    closed_by: list[ClosedBy]
+    ended_of_others: list[ClosedBy]
     #: None where nobody was heard again with a request under way.
     sent_again: SentAgain | None
     pace: EventPace
@@ -215,6 +220,7 @@ def provoked(run: Run, memory: Series, *, collected: bool = False) -> dict[int, 
     due_us = latencies_of_due(run.ticks, spans_of)
     [outside_ms] = in_ms(due_us[_OUTSIDE], 0.99)
     noticed = noticed_by_event(run)
+    closings = closed_by_commands(run, noticed)
     silent_s = longest_without_answers(run)
     still_s = longest_by_event(run)
     told = {}
@@ -222,7 +228,14 @@ def provoked(run: Run, memory: Series, *, collected: bool = False) -> dict[int, 
         others_ms = _others_p99(run, number, times[number], due_us[number])
         meanwhile_ms = (others_ms, outside_ms)
         done = _provoked(
-            run, number, window, memory, meanwhile_ms, noticed.get(number), collected=collected
+            run,
+            number,
+            window,
+            memory,
+            meanwhile_ms,
+            noticed.get(number),
+            closings,
+            collected=collected,
         )
         no_answers_s = None if run.plan.listens else silent_s.get(number, 0.0)
         told[number] = msgspec.structs.replace(
@@ -241,6 +254,7 @@ def _provoked(
     memory: Series,
     meanwhile_ms: tuple[float | None, float | None],
     noticed: Noticed | None,
+    closings: Sequence[ClosedBy],
     *,
     collected: bool,
 ) -> Provoked:
@@ -277,8 +291,10 @@ def _provoked(
         failed_at=_by_address(run, counts.failed_at),
         missing_at=_by_address(run, counts.missing_at),
         in_vain=in_vain(run, window, counts),
-        slow_readers=_slow_readers(run, number, window, memory, counts),
+        slow_readers=_slow_readers(run, number, window, memory, counts, closings),
         closed=_closed(counts),
+        closed_by=[closing for closing in closings if closing.event == number],
+        ended_of_others=[closing for closing in closings if closing.command == number],
         sent_again=_sent_again(counts),
         least_held=_least_held(run, number, window, ticks),
         pace=event_pace(run, number, window, counts),
@@ -323,13 +339,25 @@ def _cut_after_s(run: Run, number: int, window: Gap) -> float | None:
 
 
 def _slow_readers(
-    run: Run, number: int, window: Gap, memory: Series, counts: EventCounts
+    run: Run,
+    number: int,
+    window: Gap,
+    memory: Series,
+    counts: EventCounts,
+    closings: Sequence[ClosedBy],
 ) -> SlowReaders | None:
     if not counts.stalled:
         return None
     planned = run.plan.event_numbered(number)
     for_s = planned.for_s if planned is not None else None
-    return slow_readers(run, window, counts, memory, for_s)
+    by_commands = 0
+    for closing in closings:
+        if closing.event == number:
+            # They read nothing until then.
+            by_commands += closing.count * closing.certain
+            until_s = closing.at_s - window.start_s
+            for_s = until_s if for_s is None else min(for_s, until_s)
+    return slow_readers(run, window, counts, memory, for_s, by_commands=by_commands)
 
 
 def _by_address(run: Run, counts: Mapping[int, int]) -> dict[str, int]:

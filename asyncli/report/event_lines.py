@@ -17,7 +17,9 @@ from asyncli.report.run_provoked import (
     came_back,
     concerned,
     connects_of,
+    ended_by,
     ending,
+    listed,
     longest_away,
     without_answers,
 )
@@ -120,6 +122,7 @@ def _parts(event: EventPart, protocol: str) -> list[str]:
     if event.output is msgspec.UNSET:
         parts[-1] += without_answers(event)
     parts += _not_back(event)
+    parts += _ended_of_others(event)
     longest = longest_away(event)
     if longest:
         parts.append(longest)
@@ -136,6 +139,16 @@ def _ended_repeatedly(event: EventPart) -> list[str]:
     repeatedly = format_count(known(event.ended_repeatedly) or 0)
     of = format_many(event.clients, "client")
     return [f"{ends} ends of {of}, {repeatedly} of them ended more than once"]
+
+
+def _ended_of_others(event: EventPart) -> list[str]:
+    """How many a command ended of those whom another event had silent or stall."""
+    parts = []
+    for others in listed(event.ended_of_others):
+        at_most = "" if others.certain else "up to "
+        ended = f"{at_most}{format_count(others.count)} more that it ended"
+        parts.append(f"{ended} count with event {others.event}")
+    return parts
 
 
 def _silent(event: EventPart) -> str:
@@ -168,6 +181,9 @@ def _were_back(event: EventPart) -> str:
         return f"{format_count(came)} of {format_count(of)} were back"
     if event.ended_repeatedly:
         return f"all were back after {format_duration(all_s)}"
+    if ended_by(event):
+        after = f"{format_duration(all_s)} after {ended_by(event)} had ended them"
+        return f"{format_count(came)} were back {after}"
     if event.stalled is not msgspec.UNSET:
         return f"{format_count(came)} were back {format_duration(all_s)} after they read again"
     if event.then is not msgspec.UNSET:
