@@ -13,7 +13,8 @@ from asyncli.model.records import CHURN, EventCounts
 
 class AwayAtLeast(msgspec.Struct, frozen=True):
     """The least that the times of :class:`Away` can be (s): who was not back had been away for so
-    long as the drain began. Of whom nothing tells they count as zero.
+    long as the drain began, or as another event ended them. Of whom nothing tells they count as
+    zero.
     """
 
     p50_s: float
@@ -38,19 +39,24 @@ def away_of(number: int, counts: EventCounts) -> Away | None:
     """For how long those whom an event ended were away, by what it counted; None where it ended
     nobody who was to come back, and in runs of older versions, which did not count that.
 
-    Those whom another event ended before they were back are that one's. Of churn, who was not to be
-    back yet is left out.
+    Those whom another event ended before they were back had been away at least until then; runs of
+    older versions did not count that, and leave them out. Of churn these are left out too, and who
+    was not to be back yet.
     """
     awaited = counts.ended + counts.stalled - counts.ended_again - counts.gone
+    not_back_ms = [counts.still_away_ms]
     if number == CHURN:
         awaited -= counts.waiting
+    else:
+        awaited += counts.until_ended_ms.count
+        not_back_ms.append(counts.until_ended_ms)
     if awaited <= 0 or not _is_counted(counts):
         return None
     p50_s, p99_s, max_s = _times_s(counts.away_ms, awaited, beyond=None)
     times = Away(p50_s, p99_s, max_s)
     if counts.away_ms.count >= awaited:
         return times
-    seen = summed([counts.away_ms, counts.still_away_ms])
+    seen = summed([counts.away_ms, *not_back_ms])
     # The least that they can be: those of whom nothing tells come before all others.
     untold = max(0, awaited - seen.count)
     least = [value or 0.0 for value in _times_s(seen, awaited, before=untold, beyond=0.0)]

@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 
 from asyncli.analysis.away import Away, Clients, away_of, clients_of
+from asyncli.analysis.closed_by_commands import ClosedBy, closed_by_commands
 from asyncli.analysis.constants import FEWEST, MISSED_S
 from asyncli.analysis.due import Spans, latencies_of_due
 from asyncli.analysis.event_pace import EventPace, event_pace
@@ -61,6 +62,18 @@ class Closed(msgspec.Struct, frozen=True):
     p50_s: float | None
     last_s: float | None
     unseen: int
+
+
+class SentAgain(msgspec.Struct, frozen=True):
+    """Of how many who were heard again a request was under way that the server's kernel had not
+    acknowledged; and how long after that (s) their own kernels were to send it again: the first,
+    half of them, the last.
+    """
+
+    requests: int
+    first_s: float
+    p50_s: float
+    last_s: float
 
 
 class EventLatency(msgspec.Struct, frozen=True):
@@ -161,6 +174,12 @@ class Provoked(msgspec.Struct, frozen=True):
     slow_readers: SlowReaders | None
     #: None where nobody stalled, and where the server ended none in the time of a command.
     closed: Closed | None
+    #: By which commands, which ended all others as well, the server ended those who were silent or
+    #: stalled; and of a command, whom it ended so, who are not in its own counts.
+    closed_by: list[ClosedBy]
+    ended_of_others: list[ClosedBy]
+    #: None where nobody was heard again with a request under way.
+    sent_again: SentAgain | None
     pace: EventPace
     listen_overflows: float | None
     segments_sent_again: int
@@ -201,6 +220,7 @@ def provoked(run: Run, memory: Series, *, collected: bool = False) -> dict[int, 
     due_us = latencies_of_due(run.ticks, spans_of)
     [outside_ms] = in_ms(due_us[_OUTSIDE], 0.99)
     noticed = noticed_by_event(run)
+    closings = closed_by_commands(run, noticed)
     silent_s = longest_without_answers(run)
     still_s = longest_by_event(run)
     told = {}
@@ -208,7 +228,14 @@ def provoked(run: Run, memory: Series, *, collected: bool = False) -> dict[int, 
         others_ms = _others_p99(run, number, times[number], due_us[number])
         meanwhile_ms = (others_ms, outside_ms)
         done = _provoked(
-            run, number, window, memory, meanwhile_ms, noticed.get(number), collected=collected
+            run,
+            number,
+            window,
+            memory,
+            meanwhile_ms,
+            noticed.get(number),
+            closings,
+            collected=collected,
         )
         no_answers_s = None if run.plan.listens else silent_s.get(number, 0.0)
         told[number] = msgspec.structs.replace(
@@ -227,6 +254,7 @@ def _provoked(
     memory: Series,
     meanwhile_ms: tuple[float | None, float | None],
     noticed: Noticed | None,
+    closings: Sequence[ClosedBy],
     *,
     collected: bool,
 ) -> Provoked:
@@ -263,8 +291,11 @@ def _provoked(
         failed_at=_by_address(run, counts.failed_at),
         missing_at=_by_address(run, counts.missing_at),
         in_vain=in_vain(run, window, counts),
-        slow_readers=_slow_readers(run, number, window, memory, counts),
+        slow_readers=_slow_readers(run, number, window, memory, counts, closings),
         closed=_closed(counts),
+        closed_by=[closing for closing in closings if closing.event == number],
+        ended_of_others=[closing for closing in closings if closing.command == number],
+        sent_again=_sent_again(counts),
         least_held=_least_held(run, number, window, ticks),
         pace=event_pace(run, number, window, counts),
         listen_overflows=_counted(overflows, window.start_s, window.end_s),
@@ -308,13 +339,25 @@ def _cut_after_s(run: Run, number: int, window: Gap) -> float | None:
 
 
 def _slow_readers(
-    run: Run, number: int, window: Gap, memory: Series, counts: EventCounts
+    run: Run,
+    number: int,
+    window: Gap,
+    memory: Series,
+    counts: EventCounts,
+    closings: Sequence[ClosedBy],
 ) -> SlowReaders | None:
     if not counts.stalled:
         return None
     planned = run.plan.event_numbered(number)
     for_s = planned.for_s if planned is not None else None
-    return slow_readers(run, window, counts, memory, for_s)
+    by_commands = 0
+    for closing in closings:
+        if closing.event == number:
+            # They read nothing until then.
+            by_commands += closing.count * closing.certain
+            until_s = closing.at_s - window.start_s
+            for_s = until_s if for_s is None else min(for_s, until_s)
+    return slow_readers(run, window, counts, memory, for_s, by_commands=by_commands)
 
 
 def _by_address(run: Run, counts: Mapping[int, int]) -> dict[str, int]:
@@ -333,6 +376,14 @@ def _closed(counts: EventCounts) -> Closed | None:
         return Closed(None, None, None, counts.closed_unseen)
     median_ms = times.quantile(0.5) or 0.0
     return Closed(times.least / 1e3, median_ms / 1e3, times.greatest / 1e3, counts.closed_unseen)
+
+
+def _sent_again(counts: EventCounts) -> SentAgain | None:
+    times = counts.resends_ms
+    if not times.count:
+        return None
+    median_ms = times.quantile(0.5) or 0.0
+    return SentAgain(times.count, times.least / 1e3, median_ms / 1e3, times.greatest / 1e3)
 
 
 def _others_p99(run: Run, number: int, time: Gap, latency_us: Histogram) -> float | None:

@@ -74,8 +74,9 @@ class SlowReaders(msgspec.Struct, frozen=True):
 
 class _CountedStall(NamedTuple):
     """Since when the hold was at rest, when it began and ended, and when memory had settled after
-    it (s on the run's clock); what it counted; why a memory that is read in the run may not have
-    been read in the rest before it, and in it; and whether connections of others came or went.
+    it (s on the run's clock); what it counted; how many the server ended meanwhile; why a memory
+    that is read in the run may not have been read in the rest before it, and in it; and whether
+    connections of others came or went.
     """
 
     rested_since_s: float
@@ -83,16 +84,23 @@ class _CountedStall(NamedTuple):
     end_s: float
     settled_s: float
     counts: EventCounts
+    ended: int
     why_no_rest: Why
     why_not_during: Why
     has_other_connections: bool
 
 
 def slow_readers(
-    run: Run, window: Gap, counts: EventCounts, memory: Series, for_s: float | None
+    run: Run,
+    window: Gap,
+    counts: EventCounts,
+    memory: Series,
+    for_s: float | None,
+    *,
+    by_commands: int = 0,
 ) -> SlowReaders:
     """What the stall in this window cost. ``memory``: the server's (bytes). ``for_s``: how long it
-    was to last; None: until the drain.
+    lasted; None: until the drain. ``by_commands``: how many the server ended only then.
     """
     start_s = window.start_s
     assert window.end_s is not None
@@ -105,6 +113,8 @@ def slow_readers(
         end_s=end_s,
         settled_s=window.end_s,
         counts=counts,
+        # What asyncli gave up as it read again was not ended before.
+        ended=counts.closed - counts.closes.get("heartbeat_timeout", 0) - by_commands,
         why_no_rest=_why_no_rest(run, start_s),
         why_not_during=_why_not_during(run, start_s, end_s),
         has_other_connections=has_other_connections(
@@ -164,14 +174,12 @@ def _cost(memory: Series, stall: _CountedStall) -> SlowReaderCost:
     why = _why_unknown(memory, stall, before, during)
     if why is not None:
         return SlowReaderCost("unknown", why=why)
-    # What asyncli gave up as it read again was not ended before.
-    ended = counts.closed - counts.closes.get("heartbeat_timeout", 0)
     level = statistics.median(before)
     noise = (max(before) - min(before)) / 2
     earlier, later = _halves_of_the_end(during)
     total = during.values[-1] - level
     growth = _growth_per_s(earlier, later, max(noise, WORTH_TELLING * total))
-    if ended:
+    if stall.ended:
         total = max(during.values) - level
     elif growth == 0:
         # A reading may fall into the instant of a message to all.
@@ -184,7 +192,7 @@ def _cost(memory: Series, stall: _CountedStall) -> SlowReaderCost:
         grows_per_s=None if growth is None else growth / counts.stalled,
         kept=_kept(memory, level, stall.end_s, stall.settled_s),
     )
-    if ended:
+    if stall.ended:
         return msgspec.structs.replace(cost, status="at_least", why="ended")
     if total <= noise:
         return _hidden(cost, total + noise, counts.stalled)

@@ -101,6 +101,15 @@ class Comebacks:
             return event
         return None
 
+    def had_errors_before_command(self, row: int, established_at: float) -> bool:
+        """Whether an event's row has had answers, all of them errors, on a connection that stood
+        before the last command: one that the server ends, and no attempt to come back.
+        """
+        if self._command is None or row not in self._answered_with_error:
+            return False
+        event, _ = self._command
+        return established_at < self._begun_at[event]
+
     def ended_by_command(self, event: int, now: float) -> None:
         """The server ends a connection in the time of a command."""
         self.counts_of(event).closed_ms.add((now - self._begun_at[event]) * 1e3)
@@ -116,13 +125,17 @@ class Comebacks:
         """An event ends a row, which belongs to it from now on: an earlier one that it has had no
         answer since waits for it no more. ``stands``: as of :meth:`is_unheard`.
         """
+        left_before_at = self._left_at[row]
         self._left_at[row] = now
         self._count_client(row, event)
         earlier = self.event_of.get(row)
         if earlier is not None:
             counts = self.counts_of(earlier)
-            counts.unheard += stands
-            counts.ended_again += not stands
+            if stands:
+                counts.unheard += 1
+            else:
+                counts.ended_again += 1
+                counts.until_ended_ms.add((now - left_before_at) * 1e3)
             self.counts_since.pop(row, None)
             self._turn_at.pop(row, None)
             self._answered_with_error.discard(row)
@@ -204,15 +217,17 @@ class Comebacks:
         self, row: int, *, asked: bool, established_at: float, acknowledged: bool | None
     ) -> None:
         """The connection of an event's row ended before its first answer: a new one is a phantom;
-        one from before the event was ended by the server meanwhile. ``asked``: a heartbeat was
-        sent. ``acknowledged``: as of :meth:`in_vain`; None: the server ended it.
+        one from before the event was ended by the server meanwhile, or got no answer in time since
+        it is heard again. ``asked``: a heartbeat was sent. ``acknowledged``: as of :meth:`in_vain`;
+        None: the server ended it.
         """
         event = self.event_of[row]
         counts = self.counts_of(event)
         was_turned_away = row in self._answered_with_error
         self._answered_with_error.discard(row)
         if established_at < self.began_at(row):
-            counts.closed += 1
+            counts.closed += acknowledged is None
+            counts.timed_out += acknowledged is not None
         elif was_turned_away:
             counts.turned_away += 1
         else:
@@ -220,6 +235,17 @@ class Comebacks:
             if acknowledged is not None:
                 self.in_vain(row, acknowledged=acknowledged)
         counts.unanswered += asked
+
+    def is_sent_again(self, row: int, after_s: float) -> None:
+        """An event's row is heard again, and its kernel sends what it had asked again after so
+        long.
+        """
+        self.counts_of(self.event_of[row]).resends_ms.add(after_s * 1e3)
+
+    def silence_s(self, row: int) -> float:
+        """How long an event had a row fall silent."""
+        event = self.event_of[row]
+        return self._over_at[event] - self._begun_at[event]
 
     def in_vain(self, row: int, *, acknowledged: bool) -> None:
         """An event's row got no answer in time on a connection that stands. ``acknowledged``: its

@@ -136,6 +136,8 @@ class HeldConnections:
         self._ghosts: list[int] = []
         # Rows that fell silent while they awaited an answer, which may come once they hear again.
         self._owes_answer: set[int] = set()
+        # Rows that hear again, and still await that answer.
+        self._is_owed_late: set[int] = set()
         # Listeners that hear again after an event, and have had no message since.
         self._hears_again: set[int] = set()
         self._has_policy = shard.reconnect is not None
@@ -382,11 +384,16 @@ class HeldConnections:
             self.wheel.add(row, now + self._silence_s)
             return
         self.unproven.add(row)
+        self._is_owed_late.discard(row)
         if row in self._owes_answer:
             # A second heartbeat would take the first one's answer for its own.
             self._owes_answer.remove(row)
+            self._is_owed_late.add(row)
             self.state[row] = AWAITING
             self.awaiting[row] = now
+            unacknowledged = self._net.unacknowledged(self._handle[row])
+            if unacknowledged is not None:
+                self.comebacks.is_sent_again(row, unacknowledged.again_in_s)
             if row in self._unsent:
                 self._net.watch(self._handle[row], READABLE | WRITABLE, again=True)
             return
@@ -564,11 +571,32 @@ class HeldConnections:
                 # Of who stalls until now, the end of it tells.
                 self.comebacks.is_still_away(row, now)
             is_to_come = self.state[row] == AWAY and not self._retries[row]
+            if self._waits_for_kernel(row, now):
+                self.comebacks.is_waiting(row)
+                continue
             if self._has_several and not is_to_come:
                 self.comebacks.is_missing(row, self._destination[row])
             on_the_way = self.state[row] in (CONNECTING, HANDSHAKE, AWAITING)
             if on_the_way and not self._retries[row]:
                 self.comebacks.is_on_its_way(row, now)
+
+    def _waits_for_kernel(self, row: int, now: float) -> bool:
+        """Whether a row hears again, and awaits its answer only until one of the kernels sends
+        again what the silence has swallowed: each waits twice as long each time, so after that for
+        no longer than the silence had lasted.
+        """
+        if self.state[row] != AWAITING or self._retries[row]:
+            return False
+        if self._established_at[row] >= self.comebacks.began_at(row):
+            return False
+        heard_since_s = now - self.awaiting[row]
+        unacknowledged = self._net.unacknowledged(self._handle[row])
+        if unacknowledged is not None:
+            return unacknowledged.sent_ago_s > heard_since_s
+        # Its server has the request. The answer was sent in the silence, or is behind what was.
+        if row not in self._is_owed_late and not self._counts_words:
+            return False
+        return heard_since_s < self.comebacks.silence_s(row)
 
     def close(self, row: int) -> None:
         """Close an idle row at the end of the drain: at once, or once the peer has answered the
@@ -1004,7 +1032,7 @@ class HeldConnections:
         self._free_row(row, abort=event in ABORTS)
         is_of_event = row in self._coming_back
         command = None
-        if not is_of_event and event in BY_SERVER:
+        if event in BY_SERVER:
             command = self._command_at(row, now)
         if command is not None:
             self.comebacks.ended_by_command(command, now)
@@ -1076,7 +1104,12 @@ class HeldConnections:
         """The event whose command may have the server end a row's established connection now."""
         if self.draining or self.state[row] not in (IDLE, AWAITING):
             return None
-        return self.comebacks.command_at(now, self._established_at[row])
+        established_at = self._established_at[row]
+        is_of_event = row in self._coming_back
+        if is_of_event and not self.comebacks.had_errors_before_command(row, established_at):
+            # What fails on the way back from an event is that one's.
+            return None
+        return self.comebacks.command_at(now, established_at)
 
     def _end_by_command(self, row: int, event: int, now: float, in_wheel: bool) -> None:
         """The server has ended a connection in the time of a command, as was seen ``now``."""

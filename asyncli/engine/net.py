@@ -20,7 +20,7 @@ import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from asyncli.core.life import DEADLINE
 from asyncli.engine.spread import Destination, sources_for
@@ -53,7 +53,18 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 # The places of tcpi_total_retrans and tcpi_dsack_dups in struct tcp_info (linux/tcp.h); the latter
 # since Linux 4.19.
 _TCP_INFO_BYTES, _AT_TOTAL_RETRANS, _AT_DSACK_DUPS = 232, 100, 216
+# Likewise those of tcpi_rto (us), tcpi_unacked and tcpi_last_data_sent (ms).
+_AT_RTO, _AT_UNACKED, _AT_LAST_DATA_SENT = 8, 24, 44
 _UNSPEC = bytes(16)  # a sockaddr of the family AF_UNSPEC
+
+
+class Unacknowledged(NamedTuple):
+    """What the peer's kernel has not acknowledged: how long ago (s) ours sent some of it last, and
+    in how long it sends it again if it hears nothing until then.
+    """
+
+    sent_ago_s: float
+    again_in_s: float
 
 
 class Net(Protocol):
@@ -136,6 +147,12 @@ class Net(Protocol):
 
     def acknowledged(self, handle: int) -> bool:
         """Whether the peer's kernel has acknowledged all that was sent."""
+        ...
+
+    def unacknowledged(self, handle: int) -> Unacknowledged | None:
+        """What of an established connection of TCP the peer's kernel has not acknowledged. None if
+        it has acknowledged all, and of other sockets.
+        """
         ...
 
     def retransmitted(self, handle: int) -> int:
@@ -287,18 +304,36 @@ class RealNet:
     def acknowledged(self, handle: int) -> bool:
         return not any(fcntl.ioctl(handle, termios.TIOCOUTQ, bytes(4)))
 
+    def unacknowledged(self, handle: int) -> Unacknowledged | None:
+        info = _tcp_info(handle)
+        if not _number_at(info, _AT_UNACKED):
+            return None
+        # The kernel doubles the timeout each time, and the timer starts as it sends.
+        timeout_s = _number_at(info, _AT_RTO) / 1e6
+        sent_ago_s = _number_at(info, _AT_LAST_DATA_SENT) / 1e3
+        return Unacknowledged(sent_ago_s, max(0.0, timeout_s - sent_ago_s))
+
     def retransmitted(self, handle: int) -> int:
-        sock = _Socket(socket.AF_INET, _NONBLOCKING_STREAM, 0, fileno=handle)
-        try:
-            info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-        finally:
-            sock.detach()
+        info = _tcp_info(handle)
         total = int.from_bytes(info[_AT_TOTAL_RETRANS : _AT_TOTAL_RETRANS + 4], sys.byteorder)
         needless = int.from_bytes(info[_AT_DSACK_DUPS : _AT_DSACK_DUPS + 4], sys.byteorder)
         return max(0, total - needless)
 
     def add_counts(self, tick: Tick) -> None:
         pass
+
+
+def _tcp_info(handle: int) -> bytes:
+    """The struct tcp_info of a socket; as much of it as the kernel has."""
+    sock = _Socket(socket.AF_INET, _NONBLOCKING_STREAM, 0, fileno=handle)
+    try:
+        return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+    finally:
+        sock.detach()
+
+
+def _number_at(info: bytes, place: int) -> int:
+    return int.from_bytes(info[place : place + 4], sys.byteorder)
 
 
 # The arguments of a call of setsockopt(2).

@@ -32,7 +32,7 @@ class ProxiedNet:
             net.acknowledged,
             net.add_counts,
         )
-        self.retransmitted = net.retransmitted
+        self.retransmitted, self.unacknowledged = net.retransmitted, net.unacknowledged
         self.deafen, self.hear = net.deafen, net.hear
         self.limit_segments, self.segment_bytes = net.limit_segments, net.segment_bytes
 

@@ -18,7 +18,7 @@ from asyncli.core.life import DEADLINE
 from asyncli.engine.bench_load import MOST_EVENTS
 from asyncli.engine.bench_worker import new_load
 from asyncli.engine.held_table import ConnectionTable
-from asyncli.engine.net import PEER_CLOSED, READABLE, WRITABLE
+from asyncli.engine.net import PEER_CLOSED, READABLE, WRITABLE, Unacknowledged
 from asyncli.engine.shard import LoadShard, Shard
 from asyncli.model.records import Tick
 
@@ -226,6 +226,9 @@ class SimNet:
 
     def acknowledged(self, handle: int) -> bool:
         return not self._connections[handle].silent
+
+    def unacknowledged(self, handle: int) -> Unacknowledged | None:
+        return None
 
     def retransmitted(self, handle: int) -> int:
         return 3 if self._connections[handle].silent else 0

@@ -15,7 +15,14 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from asyncli.core.life import DEADLINE, TLS_DEADLINE
-from asyncli.engine.net import PEER_CLOSED, READABLE, WRITABLE, KernelNet, replace_by_closing
+from asyncli.engine.net import (
+    PEER_CLOSED,
+    READABLE,
+    WRITABLE,
+    KernelNet,
+    Unacknowledged,
+    replace_by_closing,
+)
 from asyncli.engine.tls_handshake import Handshake, KeyLog, TlsError
 from asyncli.model.certificates import client_context, not_http2, reason_of
 from asyncli.model.records import Tick, TlsCounts
@@ -126,6 +133,9 @@ class TlsNet:
 
     def acknowledged(self, handle: int) -> bool:
         return self._net.acknowledged(handle)
+
+    def unacknowledged(self, handle: int) -> Unacknowledged | None:
+        return self._net.unacknowledged(handle)
 
     def retransmitted(self, handle: int) -> int:
         return self._net.retransmitted(handle)

@@ -10,7 +10,7 @@ import struct
 import time
 from contextlib import suppress
 
-from asyncli.engine.net import READABLE, RealNet
+from asyncli.engine.net import READABLE, RealNet, Unacknowledged
 from asyncli.engine.spread import Destination
 from asyncli.model.records import Tick
 
@@ -106,6 +106,9 @@ class UnixNet(RealNet):
         (unix_outq_len), which is no loss.
         """
         return True
+
+    def unacknowledged(self, handle: int) -> Unacknowledged | None:
+        return None
 
     def retransmitted(self, handle: int) -> int:
         return 0

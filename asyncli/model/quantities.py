@@ -582,6 +582,31 @@ _OF_EVENTS: Sequence[Quantity] = (
     Quantity("events.*.gone", "count", "silent clients that were gone for good"),
     Quantity("events.*.returned", "count", "silent clients that were heard again"),
     Quantity("events.*.closed", "count", "silent clients that the server ended meanwhile"),
+    Quantity(
+        "events.*.timed_out",
+        "count",
+        "silent clients that had no answer in time since they were heard again, and connected anew",
+    ),
+    Quantity(
+        "events.*.sent_again.requests",
+        "count",
+        "silent clients with a request that their kernel was to send again once they were heard",
+    ),
+    Quantity(
+        "events.*.sent_again.first_s",
+        "s",
+        "how long after the silence the first such request was to be sent again",
+    ),
+    Quantity(
+        "events.*.sent_again.p50_s",
+        "s",
+        "how long after the silence half of such requests were to be sent again",
+    ),
+    Quantity(
+        "events.*.sent_again.last_s",
+        "s",
+        "how long after the silence the last such request was to be sent again",
+    ),
     Quantity("events.*.stalled", "count", "clients that the event had stop reading"),
     Quantity("events.*.resumed", "count", "clients that read again at the stall's end"),
     Quantity(

@@ -342,16 +342,22 @@ class EventCounts(msgspec.Struct):
     opened: Count = 0
     failures: dict[str, Count] = msgspec.field(default_factory=dict)
     #: Of these too, those that only fell silent, so that the server may hold them still; of those,
-    #: who stays away for good, who was heard again on the same connection, and whose connection
-    #: the server had then ended.
+    #: who stays away for good, who was heard again on the same connection, whose connection the
+    #: server had then ended, and who had no answer on it in time, and connected anew (in ``closed``
+    #: in older run files).
     silenced: Count = 0
     gone: Count = 0
     returned: Count = 0
     closed: Count = 0
+    timed_out: Count = 0
+    #: Of those who were heard again with a request that the server's kernel had not acknowledged:
+    #: how long after that their own kernels were to send it again (ms).
+    resends_ms: Histogram = msgspec.field(default_factory=Histogram)
     #: Of those whom it ended, those whom another event ended before their first answer.
     ended_again: Count = 0
     #: Those who were not to be back yet when the drain began; of churn, also those on their first
-    #: way back for no longer than others took on theirs.
+    #: way back for no longer than others took on theirs; and those who were heard again, and waited
+    #: only for a kernel to send again what was lost in the silence.
     waiting: Count = 0
     #: Those whose connections stood again, of which nothing tells whether they were back: they only
     #: listen, and the server sent them nothing until the drain, or until another event.
@@ -401,6 +407,9 @@ class EventCounts(msgspec.Struct):
     #: back then. Older run files lack both.
     away_ms: Histogram = msgspec.field(default_factory=Histogram)
     still_away_ms: Histogram = msgspec.field(default_factory=Histogram)
+    #: Likewise of those of ``ended_again``, until another event ended them. Older run files lack
+    #: it.
+    until_ended_ms: Histogram = msgspec.field(default_factory=Histogram)
     #: How late asyncli connected (us); how long connects and first answers took (us).
     lateness_us: Histogram = msgspec.field(default_factory=Histogram)
     connect_us: Histogram = msgspec.field(default_factory=Histogram)
@@ -531,7 +540,7 @@ class Tick(msgspec.Struct):
         total = 0
         for event in self.events.values():
             total += event.ended + event.phantoms + event.turned_away
-            total += event.closed - event.returned
+            total += event.closed + event.timed_out - event.returned
         return total
 
     @property

@@ -13,10 +13,13 @@ from asyncli.model.records import handshakes_in_vain
 from asyncli.model.units import format_count, format_duration, format_many, was_or_were
 from asyncli.report.run_provoked import (
     at_addresses,
+    awaited_kernel,
     came_back,
     concerned,
     connects_of,
+    ended_by,
     ending,
+    listed,
     longest_away,
     without_answers,
 )
@@ -119,6 +122,7 @@ def _parts(event: EventPart, protocol: str) -> list[str]:
     if event.output is msgspec.UNSET:
         parts[-1] += without_answers(event)
     parts += _not_back(event)
+    parts += _ended_of_others(event)
     longest = longest_away(event)
     if longest:
         parts.append(longest)
@@ -135,6 +139,16 @@ def _ended_repeatedly(event: EventPart) -> list[str]:
     repeatedly = format_count(known(event.ended_repeatedly) or 0)
     of = format_many(event.clients, "client")
     return [f"{ends} ends of {of}, {repeatedly} of them ended more than once"]
+
+
+def _ended_of_others(event: EventPart) -> list[str]:
+    """How many a command ended of those whom another event had silent or stall."""
+    parts = []
+    for others in listed(event.ended_of_others):
+        at_most = "" if others.certain else "up to "
+        ended = f"{at_most}{format_count(others.count)} more that it ended"
+        parts.append(f"{ended} count with event {others.event}")
+    return parts
 
 
 def _silent(event: EventPart) -> str:
@@ -167,6 +181,9 @@ def _were_back(event: EventPart) -> str:
         return f"{format_count(came)} of {format_count(of)} were back"
     if event.ended_repeatedly:
         return f"all were back after {format_duration(all_s)}"
+    if ended_by(event):
+        after = f"{format_duration(all_s)} after {ended_by(event)} had ended them"
+        return f"{format_count(came)} were back {after}"
     if event.stalled is not msgspec.UNSET:
         return f"{format_count(came)} were back {format_duration(all_s)} after they read again"
     if event.then is not msgspec.UNSET:
@@ -177,7 +194,7 @@ def _were_back(event: EventPart) -> str:
 def _not_back(event: EventPart) -> list[str]:
     """Of those who were not, why."""
     counts = (
-        (event.waiting, "{were} not to be back before the drain"),
+        (event.waiting, f"{{were}} not to be back before the drain{awaited_kernel(event)}"),
         (event.ended_again, "{were} ended by another event before that"),
         (event.lost_with_worker, "went with a process of asyncli's own before that"),
         (event.unheard, "to whom the server sent nothing since, so that nothing tells"),

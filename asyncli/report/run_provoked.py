@@ -11,7 +11,7 @@ from asyncli.analysis.constants import MISSED_S
 from asyncli.analysis.event_pace import EventPace
 from asyncli.analysis.in_vain import InVain
 from asyncli.analysis.noticed import Noticed
-from asyncli.analysis.provoked import Back, Closed, ServerPrice, SpentDescriptors
+from asyncli.analysis.provoked import Back, Closed, SentAgain, ServerPrice, SpentDescriptors
 from asyncli.analysis.slow_readers import SlowReaderCost, SlowReaders
 from asyncli.model.planned_events import UNREAD_BYTES
 from asyncli.model.records import HANDSHAKES_IN_VAIN, UNRECORDED_S, handshakes_in_vain
@@ -28,7 +28,13 @@ from asyncli.model.units import (
 )
 from asyncli.report import document as doc
 from asyncli.report.format import milliseconds
-from asyncli.report.summary_parts import AtAddress, EventPart, known, took_nobody
+from asyncli.report.summary_parts import (
+    AtAddress,
+    EventPart,
+    OfAnotherEvent,
+    known,
+    took_nobody,
+)
 
 # Of what a command printed; the JSON has more.
 _LONGEST_QUOTED = 200
@@ -91,7 +97,7 @@ def _command(event: EventPart) -> str:
     if not event.ended:
         return f"{text}; the server ended no connection"
     ended = f"{format_many(event.ended, 'connection')}{_of_clients(event)}"
-    ended += _ended_after(event.closed_after)
+    ended += f"{_ended_after(event.closed_after)}{_ended_of_others(event)}"
     return f"{text}; the server ended {ended}, {_coming_back(event)}{_interrupted(event)}"
 
 
@@ -116,6 +122,22 @@ def _of_clients(event: EventPart) -> str:
         return ""
     repeatedly = format_count(event.ended_repeatedly)
     return f" of {format_many(event.clients, 'client')} ({repeatedly} of them more than once)"
+
+
+def _ended_of_others(event: EventPart) -> str:
+    """How many more a command ended, whom another event had silent or stall; "" without any."""
+    text = ""
+    for others in listed(event.ended_of_others):
+        at_most = "" if others.certain else "up to "
+        text += f" and {at_most}{format_count(others.count)} that count with event {others.event},"
+    return text.removesuffix(",")
+
+
+def listed(counts: list[OfAnotherEvent] | msgspec.UnsetType) -> list[OfAnotherEvent]:
+    """These counts; none where they are absent."""
+    if counts is msgspec.UNSET:
+        return []
+    return counts
 
 
 def longest_away(event: EventPart) -> str:
@@ -232,6 +254,8 @@ def _stalled(event: EventPart) -> str:
     if isinstance(event.for_s, float):
         lasted = f"for {format_duration(event.for_s)}"
     done = f"read nothing {lasted}"
+    if ended_by(event):
+        done = f"were to read nothing {lasted}, and {ended_by(event)} ended all before that"
     if _is_cut_off(event):
         done = f"were to read nothing {lasted}"
     if isinstance(event.cut_after_s, float):
@@ -305,18 +329,45 @@ def _why_of(cost: SlowReaderCost) -> str:
 
 def _closed(event: EventPart) -> str:
     """How many the server ended meanwhile; of those that stalled, how and when too."""
+    by_commands = _by_commands(event)
     if event.stalled is msgspec.UNSET:
-        return f"the server had ended {format_count(known(event.closed))} meanwhile"
+        return f"the server had ended {format_count(known(event.closed))} meanwhile{by_commands}"
     causes = ", ".join(f"{format_count(count)} {cause}" for cause, count in _closes(event))
     text = f"the server ended {format_count(known(event.closed))} of them ({causes})"
     closed = event.closed_after
     after = _ended_after(closed)
     if not after:
-        return f"{text}, which was seen when they read again"
+        return f"{text}, which was seen when they read again{by_commands}"
     text += after
     if isinstance(closed, Closed) and closed.unseen:
         text += f", {format_count(closed.unseen)} seen only when they read again"
+    return f"{text}{by_commands}"
+
+
+def _by_commands(event: EventPart) -> str:
+    """By which commands the server ended them; "" where it did so for their silence, as far as
+    anything tells.
+    """
+    text = ""
+    for by in listed(event.closed_by):
+        count = "" if by.count == event.closed else f"{format_count(by.count)} of them "
+        before = "" if by.certain else ", if not before"
+        text += f", {count}by event {by.event}, as the others{before}"
     return text
+
+
+def ended_by(event: EventPart) -> str:
+    """Who ended all of those who were to read nothing, before they read again; "" where some read
+    again.
+    """
+    if event.resumed or not event.closed or event.closed != event.stalled:
+        return ""
+    if isinstance(event.closed_after, Closed) and event.closed_after.unseen:
+        return ""
+    by = listed(event.closed_by)
+    if len(by) == 1 and by[0].count == event.closed:
+        return f"event {by[0].event}"
+    return "the server"
 
 
 def _ended_after(closed: Closed | msgspec.UnsetType) -> str:
@@ -462,7 +513,9 @@ def _times_back(event: EventPart, back: Back) -> list[str]:
             # Of these nothing tells: they may have been back before.
             after = "back after at most"
         text = f"{after} {', '.join(times)}"
-        if event.then is not msgspec.UNSET or event.stalled is not msgspec.UNSET:
+        if ended_by(event):
+            text += " from their ends on"
+        elif event.then is not msgspec.UNSET or event.stalled is not msgspec.UNSET:
             text += " from then on"
         return [text]
     came = came_back(event)
@@ -496,13 +549,15 @@ def _comeback(event: EventPart) -> str:
     parts = [*_times_back(event, back), *_times_away(event)]
     if event.closed:
         parts.append(_closed(event))
+    parts += _sent_again(event)
     if event.ended_again:
         parts.append(f"{_so_many(event.ended_again)} ended by another event before being back")
     if event.lost_with_worker:
         lost = format_count(known(event.lost_with_worker))
         parts.append(f"{lost} went with a process of asyncli's own before being back")
     if event.waiting:
-        parts.append(f"{_so_many(event.waiting)} not to be back before the drain")
+        waiting = f"{_so_many(event.waiting)} not to be back before the drain"
+        parts.append(f"{waiting}{awaited_kernel(event)}")
     if event.unheard:
         parts.append(
             f"whether {_so_many(event.unheard)} back cannot be told: the server sent nothing since"
@@ -512,6 +567,38 @@ def _comeback(event: EventPart) -> str:
     parts += _error_answers(event)
     parts.append(_attempts(event))
     return "; ".join(parts)
+
+
+def _sent_again(event: EventPart) -> list[str]:
+    """Of those who were heard again with a request under way: when their kernels were to send it
+    again, and how many connected anew instead.
+    """
+    parts = []
+    sent = event.sent_again
+    if isinstance(sent, SentAgain):
+        requests = format_count(sent.requests)
+        when = format_duration(sent.last_s)
+        if sent.last_s - sent.first_s >= 1:
+            when = f"{format_duration(sent.first_s)} to {when}"
+        parts.append(
+            f"{requests} had a request under way, which their kernels were to send again {when} "
+            "after that"
+        )
+    if event.timed_out:
+        parts.append(
+            f"{format_count(known(event.timed_out))} had no answer in time on their old "
+            "connections, and connected anew"
+        )
+    return parts
+
+
+def awaited_kernel(event: EventPart) -> str:
+    """Why those who are heard again on their old connections were not to be back before the drain;
+    "" of all others.
+    """
+    if event.then != "return" or isinstance(event.cut_after_s, float):
+        return ""
+    return ", as no kernel had sent again yet what was lost in the silence"
 
 
 def _error_answers(event: EventPart) -> list[str]:

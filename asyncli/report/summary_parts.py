@@ -23,6 +23,7 @@ from asyncli.analysis.provoked import (
     Closed,
     EventLatency,
     Provoked,
+    SentAgain,
     ServerPrice,
     SpentDescriptors,
 )
@@ -280,6 +281,14 @@ def _at_addresses(counts: dict[str, int]) -> list[AtAddress]:
     return [AtAddress(address, count) for address, count in counts.items()]
 
 
+class OfAnotherEvent(msgspec.Struct, frozen=True):
+    """A count of clients that another ``event`` has a part in. Not ``certain``: at most so many."""
+
+    event: int
+    count: int
+    certain: bool
+
+
 class EventPart(msgspec.Struct):
     """What was done to the run or noted. ``number``: from 1, in order of time. ``at_s``: on the
     run's clock. ``end_s``: when its effects were over (null: they lasted); a mark has none, so it
@@ -355,6 +364,15 @@ class EventPart(msgspec.Struct):
     unheard: int | msgspec.UnsetType = msgspec.UNSET
     returned: int | msgspec.UnsetType = msgspec.UNSET
     closed: int | msgspec.UnsetType = msgspec.UNSET
+    #: By which commands the server ended those who were silent or stalled, where these ended the
+    #: others as well; and of a command, how many it ended so of which events. They count with
+    #: those. Absent without any.
+    closed_by: list[OfAnotherEvent] | msgspec.UnsetType = msgspec.UNSET
+    ended_of_others: list[OfAnotherEvent] | msgspec.UnsetType = msgspec.UNSET
+    #: Of those that return: who had no answer in time since then, and connected anew; and when the
+    #: kernels of those with a request under way were to send it again. Absent without any.
+    timed_out: int | msgspec.UnsetType = msgspec.UNSET
+    sent_again: SentAgain | msgspec.UnsetType = msgspec.UNSET
     #: Of those that stall: how many, who read again at its end, why the server ended others and
     #: when (of a command too), the bytes that waited for them, and the largest segments of TCP with
     #: which the server sent (null: no TCP). ``slow_readers``: what they cost it meanwhile.
@@ -427,6 +445,7 @@ class EventPart(msgspec.Struct):
         part._add_server(done)
         if done.closed is not None:
             part.closed_after = done.closed
+        part._add_closings(done)
         if planned.do == "vanish":
             part._add_silence(done)
         if planned.do == "stall":
@@ -477,12 +496,25 @@ class EventPart(msgspec.Struct):
         if self.took_s:
             self.ended = 0
 
+    def _add_closings(self, done: Provoked) -> None:
+        """Which commands ended its clients, or of which events it ended some."""
+        by = [OfAnotherEvent(of.command, of.count, of.certain) for of in done.closed_by]
+        if by:
+            self.closed_by = by
+        of_others = [OfAnotherEvent(of.event, of.count, of.certain) for of in done.ended_of_others]
+        if of_others:
+            self.ended_of_others = of_others
+
     def _add_silence(self, done: Provoked) -> None:
         """What is known only of those that fall silent."""
         self.noticed = done.noticed
         self.gone = done.counts.gone
         self.returned = done.counts.returned
         self.closed = done.counts.closed
+        if done.counts.timed_out:
+            self.timed_out = done.counts.timed_out
+        if done.sent_again is not None:
+            self.sent_again = done.sent_again
 
     def _add_stall(self, done: Provoked) -> None:
         """What is known only of those that stall."""

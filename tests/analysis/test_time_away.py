@@ -65,6 +65,18 @@ def test_whom_another_event_ended_and_who_is_gone_are_not_waited_for() -> None:
     assert away_of(1, gone) is None
 
 
+def test_whom_another_event_ended_was_away_at_least_until_then() -> None:
+    counts = counted([1.0] * 10, [], ended_again=10)
+    for _ in range(10):
+        counts.until_ended_ms.add(5_000)
+    away = of(counts)
+    assert (away.p50_s, away.max_s) == (pytest.approx(1.0, rel=0.01), None)
+    assert away.at_least is not None
+    assert away.at_least.max_s == 5.0
+    # Churn goes on ending clients, and its own are many.
+    assert of(counts, CHURN).at_least is None
+
+
 def test_of_churn_who_was_not_to_be_back_yet_is_left_out() -> None:
     counts = counted([0.1] * 50, [0.2], waiting=1)
     assert of(counts, CHURN).at_least is None

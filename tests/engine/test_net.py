@@ -107,6 +107,27 @@ def test_unread_data_in_the_peers_kernel_is_acknowledged(listener: socket.socket
     peer.close()
 
 
+def test_a_deaf_socket_knows_when_it_sends_again(listener: socket.socket) -> None:
+    net = RealNet([Destination(socket.AF_INET, "127.0.0.1", listener.getsockname()[1])], ())
+    handle, peer = connected(net, listener)
+    with peer:
+        assert net.unacknowledged(handle) is None
+        net.deafen(handle)
+        net.send(handle, b"request")
+        time.sleep(0.5)
+        waits = net.unacknowledged(handle)
+        assert waits is not None
+        assert waits.again_in_s >= 0
+        # Linux waits for 0.2 s at first, and since then for twice as long each time.
+        assert waits.sent_ago_s + waits.again_in_s > 0.35
+        net.hear(handle)
+        until = time.monotonic() + 30
+        while net.unacknowledged(handle) is not None and time.monotonic() < until:
+            time.sleep(0.02)
+        assert net.unacknowledged(handle) is None
+        net.close(handle, abort=True)
+
+
 def test_a_socket_knows_what_it_sent_again() -> None:
     with socket.socket() as full, socket.socket() as other:
         full.bind(("127.0.0.1", 0))

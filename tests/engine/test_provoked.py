@@ -13,6 +13,7 @@ from asyncli.analysis.provoked import back_of
 from asyncli.core.adding import added_up
 from asyncli.engine.held_connections import HeldConnections
 from asyncli.engine.held_table import ConnectionTable
+from asyncli.engine.net import Unacknowledged
 from asyncli.engine.shard import Shard, build_shard
 from asyncli.engine.sim import SimNet, SimServer, simulate
 from asyncli.engine.spread import Destination, Spread
@@ -306,6 +307,42 @@ def test_whom_a_deploy_ends_more_than_once_is_one_client() -> None:
     assert first.away_ms.greatest < 100
 
 
+def test_whom_a_second_deploy_ends_after_errors_alone_it_has_ended() -> None:
+    """The first one brings a server that answers with errors, and the second one a good one."""
+    orders = shard(events=["10s run ./bad", "20s run ./good"], reconnect="fixed:1s")
+    server, net = warming_up(12.5, 24.0)
+    for instant_s in (13.0, 24.0):
+        net._at(instant_s, -1, "reset all")
+    ticks = list(simulate(orders, server, 60.0, net=net))
+    standing(ticks)
+    whole = added_up(*ticks)
+    first, second = whole.events[1], whole.events[2]
+    assert (first.ended, first.ended_again, first.turned_away, first.back_ms.count) == (ALL, ALL, 0, 0)
+    assert (second.ended, second.clients, second.ended_repeatedly, second.away, whole.lost) == (ALL, ALL, 0, 0, 0)
+    # Each is back from the second one, and had been away from the first one until then.
+    assert second.back_ms.count == ALL
+    assert second.away_ms.greatest < 1_100
+    away = away_of(1, first)
+    assert away is not None
+    assert away.max_s is None
+    assert away.at_least is not None
+    assert away.at_least.max_s == pytest.approx(11.0, abs=0.1)
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_who_is_turned_away_since_a_command_is_not_ended_by_it_again(closes: bool) -> None:
+    """The server warms up after the command: what it closes after an error was an attempt to come back."""
+    orders = shard(events=["10s run ./deploy"], reconnect="fixed:1s")
+    server, net = warming_up(13.0, 20.0, closes=closes)
+    for instant_s in (13.0, 16.5):
+        net._at(instant_s, -1, "reset all")
+    ticks = list(simulate(orders, server, 60.0, net=net))
+    standing(ticks)
+    done = added_up(*ticks).events[1]
+    assert (done.ended, done.ended_repeatedly, done.back_ms.count, done.away) == (ALL, 0, ALL, 0)
+    assert done.turned_away >= ALL
+
+
 def test_each_client_is_away_from_its_own_end_on() -> None:
     """A deploy that lets connections go 7 s into its time: who comes back within 2 s was away for no longer."""
     whole = whole_of(shard(events=[("10s", "run ./deploy")], reconnect="jitter:2s"), SimServer(resets_all_at_s=20.0))
@@ -481,6 +518,90 @@ def test_who_returns_too_late_connects_anew_and_is_no_loss() -> None:
     assert (whole.lost, whole.failed, whole.reopened) == (0, 0, 0)
     assert (event.silenced, event.returned, event.closed, event.opened, event.back_ms.count) == (CHOSEN, CHOSEN, CHOSEN, CHOSEN, CHOSEN)
     assert whole.opened == ALL + CHOSEN
+
+
+class _SendsAgain(SimNet):
+    """What a silence has swallowed comes as both kernels send it again: 0.2 s after the first time, and each time after twice the wait before.
+
+    ``knows``: the server's kernel had acknowledged the request, so that only its own sends again. ``at_all``: it does.
+    """
+
+    def __init__(self, *, knows: bool = False, at_all: bool = True) -> None:
+        super().__init__(SimServer(latency_s=1.0))
+        self.knows, self.at_all = knows, at_all
+        self._sent_at: dict[int, float] = {}
+        self._waits: dict[int, Unacknowledged] = {}
+
+    def send(self, handle: int, data: bytes) -> int:
+        self._waits.pop(handle, None)
+        self._sent_at[handle] = self.now
+        return super().send(handle, data)
+
+    def hear(self, handle: int) -> None:
+        connection = self._connections[handle]
+        swallowed = connection.unheard or []
+        connection.unheard = []
+        super().hear(handle)
+        if not swallowed:
+            return
+        last, gap_s = self._sent_at[handle], 0.2
+        while last + gap_s <= self.now:
+            last += gap_s
+            gap_s *= 2
+        if not self.knows:
+            self._waits[handle] = Unacknowledged(self.now - last, last + gap_s - self.now)
+        for kind, data in swallowed if self.at_all else ():
+            self._at(last + gap_s, handle, kind, data)
+
+    def unacknowledged(self, handle: int) -> Unacknowledged | None:
+        waits = self._waits.get(handle)
+        if waits is None:
+            return None
+        return waits._replace(sent_ago_s=waits.sent_ago_s + self.now - self.heard_at)
+
+    #: When all were heard again.
+    heard_at = 0.0
+
+
+def returning(net: _SendsAgain, at: str, **values: Any) -> tuple[EventCounts, Tick]:
+    """What an event counts in which all are silent for 8 s, some of them with a request under way."""
+    orders = shard(events=[(at, "vanish 100% for 8s then return")], keepalive=4, reconnect="now", **values)
+    net.heard_at = orders.ramp.end_s + float(at.removesuffix("s")) + 8.0
+    ticks = list(simulate(orders, net.server, 60.0, net=net))
+    standing(ticks)
+    whole = added_up(*ticks)
+    assert (whole.lost, whole.failed) == (0, 0)
+    return whole.events[1], whole
+
+
+def test_who_returns_with_a_request_under_way_is_back_when_its_kernel_sends_it_again() -> None:
+    event, whole = returning(_SendsAgain(), "30s", timeout="20s")
+    assert (event.back_ms.count, event.closed, event.timed_out, whole.opened) == (ALL, 0, 0, ALL)
+    # After the first try 0.2, 0.6 .. 6.2 and 12.6 s, of which the silence took 8, and the second before it some.
+    assert 0 < event.resends_ms.count < ALL
+    assert 3_500 < event.resends_ms.least < event.resends_ms.greatest < 4_700
+    assert event.back_ms.greatest == pytest.approx(event.resends_ms.greatest, abs=100)
+
+
+@pytest.mark.parametrize("knows", [False, True])
+def test_who_waits_for_a_kernel_as_the_hold_ends_was_not_to_be_back(knows: bool) -> None:
+    """Also where only the server's kernel has anything to send again."""
+    event, _ = returning(_SendsAgain(knows=knows), "50s", timeout="20s")
+    assert event.waiting > 0
+    assert (event.away, event.back_ms.count, event.resends_ms.count) == (0, ALL - event.waiting, 0 if knows else event.waiting)
+
+
+def test_whom_no_kernel_sends_anything_for_as_long_as_it_was_silent_is_not_back() -> None:
+    """12 s after the return."""
+    event, _ = returning(_SendsAgain(knows=True, at_all=False), "40s", timeout="20s")
+    assert event.away > 0
+    assert (event.waiting, event.back_ms.count) == (0, ALL - event.away)
+
+
+def test_who_has_no_answer_in_time_since_it_returned_was_not_ended_by_the_server() -> None:
+    event, whole = returning(_SendsAgain(), "30s", timeout="2s")
+    assert event.timed_out == event.resends_ms.count > 0
+    assert (event.closed, event.back_ms.count, whole.opened) == (0, ALL, ALL + event.timed_out)
 
 
 def test_who_reconnects_has_a_new_connection_beside_the_old_one() -> None:

@@ -11,7 +11,7 @@ from synthetic_run import a_run
 
 from asyncli.analysis.away import Away, AwayAtLeast
 from asyncli.analysis.noticed import Noticed, WhyNotKnown
-from asyncli.analysis.provoked import Back, Closed, EventLatency, ServerPrice
+from asyncli.analysis.provoked import Back, Closed, EventLatency, SentAgain, ServerPrice
 from asyncli.analysis.slow_readers import SlowReaderCost, SlowReaders, Why
 from asyncli.model.records import Gap, RunEvent
 from asyncli.report.event_lines import line_of
@@ -76,6 +76,24 @@ def test_who_is_ended_again_is_told() -> None:
     assert said.startswith("150 of")
     assert "150 were" in said
     assert "not back" not in said
+
+
+def test_why_who_returned_was_not_back_at_once_is_told() -> None:
+    """A kernel waits twice as long each time before it sends again."""
+    part = storm(not_back=0)
+    part.then = "return"
+    part.for_s = 8.0
+    part.waiting = 3
+    part.sent_again = SentAgain(12, 0.31, 2.0, 5.27)
+    said = _comeback(part)
+    assert [said.count(words) for words in ("12 had", "310 ms", "5.27 s", "3 were", "no kernel")] == [1] * 5
+    assert "anew" not in said
+    assert "no kernel" in line_of(part, "http")
+    part.timed_out = 7
+    assert "7 had" in _comeback(part)
+    # The hold was over before they were heard again.
+    part.cut_after_s = 4.0
+    assert "no kernel" not in _comeback(part)
 
 
 @pytest.mark.parametrize("field", ["ended_again", "waiting", "unheard", "not_back"])
