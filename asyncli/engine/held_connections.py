@@ -740,12 +740,14 @@ class HeldConnections:
         coming_back = 0
         for row, number, now in connected:
             took_s = now - connecting.pop(row)
+            if took_s > SENT_AGAIN_S and self._sent_again(row, self._handle[row]):
+                self._tcp.connects += 1
             if row in event_of:
                 coming_back += 1
                 self._connected_again(row, took_s, now, beat_sent)
             else:
                 connect_us(took_s * 1e6)
-                self._count_connect(row, took_s)
+                self._count_connect(row)
             lives[row] += 1
             proven[aim[row]] = True
             if failed_at:
@@ -763,10 +765,8 @@ class HeldConnections:
         tick.sent += len(connected) if beat_sent else 0
         self.held += len(connected) - coming_back
 
-    def _count_connect(self, row: int, took_s: float) -> None:
+    def _count_connect(self, row: int) -> None:
         """Count a connect that no event asked for."""
-        if took_s > SENT_AGAIN_S and self._sent_again(row, self._handle[row]):
-            self._tcp.connects += 1
         if self._lives[row]:
             self.tick.reopened += 1
         elif not self._retries[row]:

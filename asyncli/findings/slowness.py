@@ -203,6 +203,30 @@ def _due_in(events: Sequence[EventWords], in_events: int, of: int) -> str:
     return f"all of these were due {in_the_time_of(events)}"
 
 
+def _when_in_bursts(
+    from_s: float, to_s: float, bursts: Sequence[tuple[float, float]], times: int
+) -> str:
+    """``between 0:00:16 and 0:00:17, and between 0:00:27 and 0:00:29``."""
+    if bursts:
+        return ", and ".join(_between(*burst) for burst in bursts)
+    if times > 1:
+        return f"in {format_count(times)} bursts {_between(from_s, to_s)}"
+    return _between(from_s, to_s)
+
+
+def _between(from_s: float, to_s: float) -> str:
+    return f"between {format_clock(from_s)} and {format_clock(to_s)}"
+
+
+def _sent_in(events: Sequence[EventWords], in_events: int, of: int) -> str:
+    """In the time of which events segments were sent again, or the first of them."""
+    if not in_events:
+        return f"that began {in_the_time_of(events)}"
+    if in_events < of:
+        return f"{format_count(in_events)} of them {in_the_time_of(events)}"
+    return f"all of them {in_the_time_of(events)}"
+
+
 @finding("packets_sent_again", "warning")
 def packets_sent_again(
     here: bool,
@@ -214,21 +238,24 @@ def packets_sent_again(
     one_network: bool,
     events: Sequence[EventWords] = (),
     met_time_wait: bool = False,
+    bursts: Sequence[tuple[float, float]] = (),
+    times: int = 1,
+    in_events: int = 0,
 ) -> Words:
     """The sockets of asyncli's connections sent 1 % or more of their requests again, as the kernel
     reports for each of them; or the server's host sent as much again, counted for all its programs,
-    while so many answers were late. ``here``: asyncli's sockets did. ``events``: those of the plan
-    in whose time it began.
+    while so many answers were late. ``here``: asyncli's sockets did. ``times``: in so many bursts,
+    five seconds or more apart; ``bursts``: when each was (s), where there are fewer than five.
+    ``events``: those of the plan in whose time most of these segments were seen to be sent again,
+    ``in_events`` of them; with 0 of them, those in whose time it began.
 
     An info where connects met sockets in TIME_WAIT: for a minute the kernel keeps the sockets of
     connections that the server has ended, and where nothing listens it answers a connect from the
     same port as a packet of the earlier connection, so that the connect is sent again.
     ``met_time_wait``: these did.
     """
-    began = f"; that began {in_the_time_of(events)}" if events else ""
-    when = (
-        f"between {format_clock(from_s)} and {format_clock(to_s)}, up to {format_share(share)} of"
-    )
+    began = f"; {_sent_in(events, in_events, count)}" if events else ""
+    when = f"{_when_in_bursts(from_s, to_s, bursts, times)}, up to {format_share(share)} of"
     segments = format_many(count, "TCP segment")
     if here:
         sent_again = f"asyncli's connections sent {segments} again {when} their requests"

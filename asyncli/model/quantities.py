@@ -433,7 +433,11 @@ _OF_EVENTS: Sequence[Quantity] = (
         "count",
         "clients that had their turn and no answer when the hold ended",
     ),
-    Quantity("events.*.attempts", "count", "connects of clients that come back from the event"),
+    Quantity(
+        "events.*.attempts",
+        "count",
+        "connects of clients that come back from the event; who is heard again makes none",
+    ),
     Quantity(
         "events.*.failures.*",
         "count",

@@ -337,7 +337,8 @@ class EventCounts(msgspec.Struct):
     #: it ended more than once. Older run files lack both.
     clients: Count = 0
     ended_repeatedly: Count = 0
-    #: Connects of those who come back; those that succeeded; why the others failed -> how many.
+    #: How often the turn of those who come back came: to connect, or to be heard again; connects
+    #: that succeeded; why the others failed -> how many.
     attempts: Count = 0
     opened: Count = 0
     failures: dict[str, Count] = msgspec.field(default_factory=dict)
@@ -414,6 +415,11 @@ class EventCounts(msgspec.Struct):
     lateness_us: Histogram = msgspec.field(default_factory=Histogram)
     connect_us: Histogram = msgspec.field(default_factory=Histogram)
     answer_us: Histogram = msgspec.field(default_factory=Histogram)
+
+    @property
+    def connects(self) -> int:
+        """Connects of those who come back: who is heard again on the same connection makes none."""
+        return self.attempts - self.returned
 
     @property
     def turns_to_come(self) -> int:

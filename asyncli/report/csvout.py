@@ -51,7 +51,8 @@ _OF_DONE_EVENT = {
     "absent": "of these, not connected at its instant",
     "ended": "connections that it ended or silenced",
     "not_back": "of these, without an answer since",
-    "attempts": "connects of those who come back",
+    "attempts": "connects of those who come back; who is heard again on the same connection makes "
+    "none",
     "failed": "of these, failed",
     "phantoms": "new connections that got no answer",
     "back_p50_s": "after how many seconds half of them were back; empty if they were not",

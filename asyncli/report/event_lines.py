@@ -16,7 +16,6 @@ from asyncli.report.run_provoked import (
     awaited_kernel,
     came_back,
     concerned,
-    connects_of,
     ended_by,
     ending,
     listed,
@@ -224,7 +223,7 @@ def _how_connects_went(event: EventPart, protocol: str) -> str:
         parts.append(f"{format_count(refused)} of them by an answer with an error")
     if unanswered:
         parts.append(f"{format_many(unanswered, 'connect')} {_how_unanswered(event)}")
-    if not parts and connects_of(event) > 0:
+    if not parts and known(event.attempts) > 0:
         parts.append("no connect failed")
     if errors:
         parts.append(f"{format_many(errors, 'answer')} before that {was_or_were(errors)} errors")

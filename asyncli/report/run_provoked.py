@@ -674,14 +674,6 @@ def came_back(event: EventPart) -> int:
     return came
 
 
-def connects_of(event: EventPart) -> int:
-    """How many connects those who came back needed: who is heard again needs none."""
-    connects = known(event.attempts)
-    if isinstance(event.returned, int):
-        connects -= event.returned
-    return connects
-
-
 #: How connects failed, where the key does not say it in a sentence. A handshake may have been
 #: refused by an answer, or have ended without one, as in the listen queue of a process that ends.
 _HOW_FAILED = {
@@ -696,7 +688,7 @@ _HOW_FAILED = {
 
 
 def _attempts(event: EventPart) -> str:
-    connects = connects_of(event)
+    connects = known(event.attempts)
     if not connects:
         return "no connect was made"
     attempts = format_many(connects, "connect")

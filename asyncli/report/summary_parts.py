@@ -477,7 +477,7 @@ class EventPart(msgspec.Struct):
 
     def _add_connects(self, done: Provoked) -> None:
         """How the connects of those who come back went, and the answers with errors to them."""
-        self.attempts = done.counts.attempts
+        self.attempts = done.counts.connects
         self.failures = done.counts.failures
         if done.failed_at:
             self.failed_at = _at_addresses(done.failed_at)

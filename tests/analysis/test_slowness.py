@@ -79,6 +79,24 @@ def test_a_server_that_was_stopped_for_so_short_that_its_cpu_was_read_once(stopp
     assert one.fields["why"] == why
 
 
+@pytest.mark.parametrize(("drops", "why"), [(0, "unacknowledged"), (20, "stopped")])
+def test_connects_that_a_full_listen_queue_dropped_do_not_show_a_cut_path(drops: int, why: str) -> None:
+    """Clients come back to a server that a signal has stopped, while the heartbeats of others wait."""
+    run = silent(30, 34)
+    for sample in run.samples:
+        sample.values["tcp.ListenDrops"] = 7.0 + (drops if sample.t_s > 32 else 0)
+        if 29 < sample.t_s < 36:
+            for name in [name for name in sample.values if name.startswith("status.")]:
+                del sample.values[name]
+            sample.values["server.cpu_s"] = 9.0
+            sample.values["server.stopped"] = 9.0
+    for t_s, tick in run.ticks:
+        if 34 < t_s < 36:
+            tick.tcp = TcpCounts(segments=30, connects=9)
+    (stall,) = stalls(run)
+    assert stall.fields["why"] == why
+
+
 @pytest.mark.parametrize(("cores", "why"), [(0.95, "computing"), (0.1, "unknown")])
 def test_the_servers_cpu_and_the_period_of_stalls_are_told(cores: float, why: str) -> None:
     # Three seconds of each twenty, with a page that counts no requests.
@@ -191,6 +209,42 @@ def test_connects_that_meet_the_stopped_server_s_time_wait_are_no_lost_packets()
 )
 def test_other_connects_that_are_sent_again_may_have_been_dropped(run: Run) -> None:
     assert [(told.severity, told.fields["met_time_wait"]) for told in packets_lost(run)] == [("warning", False)]
+
+
+def test_what_is_sent_again_in_bursts_names_the_event_of_each() -> None:
+    """Two restarts ten seconds apart, each of which ended others than the one before; and a command that did nothing."""
+    run = a_run(1000, hold_s=120.0, events=("20s run one", "30s run two", "50s run three"))
+    for number, begun_s in ((1, 30.0), (2, 40.0), (3, 60.0)):
+        run.events.append(RunEvent("run", begun_s, begun_s + 0.1, "restart", {"number": number, "took_s": 0.1}))
+    for t_s, tick in run.ticks:
+        if 31 < t_s <= 33 or 41 < t_s <= 43:
+            tick.tcp = TcpCounts(segments=60 if t_s < 40 else 40, connects=10)
+    (told,) = packets_lost(run)
+    assert [event["number"] for event in told.fields["events"]] == [1, 2]
+    assert (told.fields["count"], told.fields["in_events"], told.fields["times"]) == (200, 200, 2)
+    (first, second) = told.fields["bursts"]
+    assert [*first, *second] == [pytest.approx(instant, abs=1.0) for instant in (31.0, 33.0, 41.0, 43.0)]
+    assert told.evidence.count("between") == 2
+
+
+def test_of_many_bursts_the_number_is_told() -> None:
+    run = a_run(1000, hold_s=120.0)
+    for t_s, tick in run.ticks:
+        if 30 < t_s < 90 and t_s % 10 < 1:
+            tick.tcp = TcpCounts(segments=50)
+    (told,) = packets_lost(run)
+    assert (told.fields["times"], told.fields["events"], told.fields["bursts"]) == (6, [], [])
+    assert "6 bursts" in told.evidence
+
+
+def test_what_was_sent_again_as_much_before_an_event_is_not_that_one_s() -> None:
+    run = a_run(1000, hold_s=120.0, events=("20s run one",))
+    run.events.append(RunEvent("run", 50.0, 60.0, "harmless", {"number": 1, "took_s": 10.0}))
+    for t_s, tick in run.ticks:
+        if 48 < t_s < 58:
+            tick.tcp = TcpCounts(segments=20)
+    (told,) = packets_lost(run)
+    assert told.fields["events"] == []
 
 
 def test_where_drops_are_not_read_a_listen_queue_may_have_been_full() -> None:

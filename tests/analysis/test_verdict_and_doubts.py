@@ -515,6 +515,15 @@ def test_listen_queues_only_of_this_host_and_of_our_connects() -> None:
     assert found(50, 0, 40, 0, at_s=40.0) == []
 
 
+def test_connects_of_those_who_come_back_met_a_full_listen_queue_too() -> None:
+    """Those that got no answer at all: their failures are counted with the event."""
+    run = raised(raised(a_run(20_000), 40, "tcp.ListenOverflows", since_s=9.0), 40, "tcp.ListenDrops", since_s=9.0)
+    tick = next(tick for t_s, tick in run.ticks if t_s >= 9.0)
+    tick.events = {1: EventCounts(attempts=25, failures={"connect_timeout": 15, "refused": 10})}
+    [told] = loss_findings.listen_queue(run)
+    assert (told.code, told.fields["count"]) == ("listen_overflows", 15)
+
+
 @pytest.mark.parametrize(("more", "each"), [(9_000, False), (20_000, True), (40_000, True), (24_000, False)])
 def test_as_many_sockets_that_close_with_ours_are_a_proxys(more: int, each: bool) -> None:
     run = raised(a_run(20_000), more, "kernel.tcp_alloc", since_s=9.0)

@@ -134,6 +134,22 @@ def standing(ticks: list[Tick]) -> None:
         before = tick.held + tick.coming_back
 
 
+class _SendsAgain(SimNet):
+    """The kernel sent the SYN of each connection after the event again."""
+
+    def retransmitted(self, handle: int) -> int:
+        return 1 if self._connections[handle].number > ALL else 0
+
+
+@pytest.mark.parametrize(("connect_s", "again"), [(1.1, ALL), (0.1, 0)])
+def test_syns_that_were_sent_again_on_the_way_back_are_counted(connect_s: float, again: int) -> None:
+    """Once each, by how long the connect took: a faster one cannot have been sent again, so that its socket is not read."""
+    server = SimServer(connect_s=connect_s)
+    whole = whole_of(shard(events=[("10s", "storm")]), server, _SendsAgain(server))
+    assert whole.tcp is not None
+    assert (whole.tcp.connects, whole.tcp.segments, whole.tcp.heartbeats) == (again, again, 0)
+
+
 class _WarmingUp(SimNet):
     """Answers with 503 from 10 s after the ramp's end until ``well_at``, and closes after it where ``closes``."""
 

@@ -46,6 +46,19 @@ def storm(*, not_back: int, ended_again: int = 0) -> EventPart:
     return part
 
 
+def test_connects_are_those_of_the_text_in_the_json_too() -> None:
+    """Who is heard again on the same connection makes none, unless the server had ended it."""
+    storm, vanish = summarise(KINDS["provoked"]()).events or []
+    assert (storm.attempts, vanish.attempts, vanish.returned) == (20_000, 0, 6_000)
+    assert "connects" not in _comeback(vanish)
+    run = KINDS["provoked"]()
+    counts = next(tick.events[2] for _, tick in run.ticks if 2 in tick.events and tick.events[2].returned)
+    counts.attempts += 80
+    _, vanish = summarise(run).events or []
+    assert vanish.attempts == 80
+    assert "80 connects" in _comeback(vanish)
+
+
 def test_fewer_than_half_that_are_back_are_told() -> None:
     """Ctrl-C within a storm."""
     some = _comeback(storm(not_back=256))

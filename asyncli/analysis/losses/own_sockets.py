@@ -93,7 +93,7 @@ def _dropped_connects(run: Run, counter: Series, explained: DroppedConnects) -> 
     connects = unanswered = 0
     for t_s, tick in run.ticks:
         own = tick.tcp or _NOTHING
-        lost = own.unanswered + tick.failures.get("connect_timeout", 0)
+        lost = own.unanswered + tick.failed_by(["connect_timeout"])
         if (own.connects or lost) and any_between(instants, t_s - 1.0 - longest_s, t_s + MISSED_S):
             connects += own.connects + lost
             unanswered += lost

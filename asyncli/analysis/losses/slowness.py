@@ -15,12 +15,14 @@ import msgspec
 
 from asyncli.analysis.constants import FEWEST, MISSED_S, PART, WORTH_TELLING
 from asyncli.analysis.event_times import (
+    InTime,
     events_begun_in,
     events_of_silence,
     events_when_due,
+    events_with_most,
     mark_before,
 )
-from asyncli.analysis.losses.own_sockets import sent_again
+from asyncli.analysis.losses.own_sockets import any_between, drops_by_listeners_s, sent_again
 from asyncli.analysis.losses.server_evidence import ServerEvidence, stopped_since
 from asyncli.analysis.losses.table import began_s
 from asyncli.analysis.losses.time_waits import ticks_that_met_time_wait
@@ -38,7 +40,7 @@ from asyncli.findings import slowness as latency
 from asyncli.model.metrics import TCP
 from asyncli.model.plan import Plan
 from asyncli.model.records import SENT_AGAIN_S, STOPPED, Finding, Phase
-from asyncli.model.run import TICK_S, Run, Ticks
+from asyncli.model.run import EVENT_SETTLES_S, TICK_S, Run, Ticks
 
 # The span (s) of a share, and the fewest retransmissions that matter: clean networks lose less than
 # one segment in a thousand.
@@ -60,10 +62,7 @@ def stalls(run: Run) -> list[Finding]:
     server = ServerEvidence(run)
     # A page that is polled in the last half second may be answered later (collect/sampler.py).
     evidence = server.about(from_s, to_s - 0.5, waited)
-    # TCP sends again at intervals that double, so the last answers may come as long after the
-    # silence as it lasted.
-    after = sent_again(run.ticks_between(from_s, to_s + (to_s - from_s) + 2.0))
-    unacknowledged = after.heartbeats + after.connects >= max(FEWEST, waited / 2)
+    unacknowledged = _sent_again_in(run, from_s, to_s) >= max(FEWEST, waited / 2)
     why = why_silent(server, evidence, waited, unacknowledged)
     every_s = period_s([stretch.from_s for stretch in stretches])
     words = (server.label, why, evidence.requests, len(stretches), evidence.cores, every_s)
@@ -78,6 +77,20 @@ def stalls(run: Run) -> list[Finding]:
             mark=mark_before(run, from_s),
         )
     ]
+
+
+def _sent_again_in(run: Run, from_s: float, to_s: float) -> int:
+    """How many requests of ours nobody acknowledged in a silence, as far as that shows the path: a
+    listen queue that is full acknowledges no connect either.
+    """
+    # TCP sends again at intervals that double, so the last answers may come as long after the
+    # silence as it lasted.
+    until_s = to_s + (to_s - from_s) + 2.0
+    after = sent_again(run.ticks_between(from_s, until_s))
+    drops_s = drops_by_listeners_s(run) or []
+    if any_between(drops_s, from_s, to_s + MISSED_S):
+        return after.heartbeats
+    return after.heartbeats + after.connects
 
 
 def stretches_without_answers(run: Run) -> list[Silence]:
@@ -287,8 +300,8 @@ def _sent_again_by(
     # Spans with a tick: how many others there are is up to the instants, which may be a stranger's.
     spans = {int((t_s - start_s) / _SPAN_S) for t_s, _ in run.ticks if start_s <= t_s < stop_s}
     worst = 0.0
+    seconds: list[tuple[float, int]] = []
     count = 0
-    instants: list[float] = []
     for number in sorted(spans):
         low_s = start_s + number * _SPAN_S
         high_s = min(stop_s, start_s + (number + 1) * _SPAN_S)
@@ -304,23 +317,51 @@ def _sent_again_by(
             continue
         worst = max(worst, again / (again + sent))
         count += again
-        instants += [t_s for t_s, _ in telling]
+        # Of the server's host the seconds are not told apart.
+        seconds += [
+            (t_s, tick.tcp.segments if tick.tcp is not None else 0) for t_s, tick in telling
+        ]
     if not count:
         return []
-    from_s = instants[0] - TICK_S
+    in_time = InTime([], 0)
+    if ours_s is not None:
+        in_time = events_with_most(run, seconds)
+    bursts = _bursts([t_s for t_s, _ in seconds])
+    from_s = bursts[0][0]
+    to_s = bursts[-1][1]
+    times = len(bursts)
+    if times >= FEWEST:
+        # So many are told by their number.
+        bursts = []
     return [
         latency.packets_sent_again(
             ours_s is not None,
             count,
             from_s,
-            instants[-1],
+            to_s,
             worst,
             _SPAN_S,
             run.sides.one_network,
-            events=events_begun_in(run, from_s),
+            events=in_time.events or events_begun_in(run, from_s),
             met_time_wait=met_time_wait,
+            bursts=bursts,
+            times=times,
+            in_events=in_time.came,
         )
     ]
+
+
+def _bursts(instants: Sequence[float]) -> list[tuple[float, float]]:
+    """The spans (s) of the seconds that end at these ``instants``, which are in order: those are
+    apart between which there was none for as long as an event settles.
+    """
+    bursts: list[tuple[float, float]] = []
+    for t_s in instants:
+        if bursts and t_s - TICK_S - bursts[-1][1] < EVENT_SETTLES_S:
+            bursts[-1] = (bursts[-1][0], t_s)
+        else:
+            bursts.append((t_s - TICK_S, t_s))
+    return bursts
 
 
 def _sent_again_there(run: Run, ticks: Ticks, low: float, high: float) -> tuple[int, int]:
