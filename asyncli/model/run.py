@@ -222,6 +222,12 @@ class Run(msgspec.Struct, dict=True):
                 held.values.append(float(tick.held))
         return held
 
+    @cached_property
+    def own_cpu_s(self) -> Series:
+        """The CPU time (s) of asyncli's processes that connect, at the end of each second."""
+        spent_s = [tick.cpu_user_s + tick.cpu_system_s for _, tick in self.ticks]
+        return Series([t_s for t_s, _ in self.ticks], spent_s)
+
     @property
     def _all_opened_s(self) -> float:
         """When the last batch of a ramp is due. Infinite for a ladder: its levels are read at
@@ -270,13 +276,31 @@ class Run(msgspec.Struct, dict=True):
         """What was counted of an event of the plan, or of churn, in all; zeros without it."""
         return self._counts_of_events.get(number, EventCounts())
 
+    def seconds_of_event(self, number: int) -> list[tuple[float, EventCounts]]:
+        """The ends (s) of the seconds in which an event of the plan, or churn, counted anything,
+        and what each counted.
+        """
+        return self._seconds_of_events.get(number, [])
+
+    @property
+    def has_churned(self) -> bool:
+        """Whether churn ended or replaced any connection."""
+        return CHURN in self._seconds_of_events
+
+    @cached_property
+    def _seconds_of_events(self) -> dict[int, list[tuple[float, EventCounts]]]:
+        seconds: dict[int, list[tuple[float, EventCounts]]] = {}
+        for t_s, tick in self.ticks:
+            for number, counts in tick.events.items():
+                seconds.setdefault(number, []).append((t_s, counts))
+        return seconds
+
     @cached_property
     def _counts_of_events(self) -> dict[int, EventCounts]:
-        seconds: dict[int, list[EventCounts]] = {}
-        for _, tick in self.ticks:
-            for number, counts in tick.events.items():
-                seconds.setdefault(number, []).append(counts)
-        return {number: added_up(EventCounts(), *every) for number, every in seconds.items()}
+        in_all = {}
+        for number, seconds in self._seconds_of_events.items():
+            in_all[number] = added_up(EventCounts(), *(counts for _, counts in seconds))
+        return in_all
 
     @property
     def held_for_s(self) -> float:
