@@ -307,7 +307,15 @@ class Run(msgspec.Struct, dict=True):
         """How long the hold lasted (s), without interruptions of the run; 0 without a hold."""
         if self.hold is None:
             return 0.0
-        return self.hold.length_s - left_out_s(self.gaps, self.hold.start_s, self.hold.end_s)
+        return max(0.0, self.held_until_s(self.hold.end_s))
+
+    def held_until_s(self, at_s: float) -> float:
+        """How much of the hold (s) was over at an instant of it: the plan's time of an event goes
+        on where an interruption ended.
+        """
+        assert self.hold is not None
+        start_s = self.hold.start_s
+        return at_s - start_s - left_out_s(self.gaps, start_s, at_s)
 
     @cached_property
     def event_windows(self) -> dict[int, Gap]:
