@@ -387,6 +387,25 @@ class Run(msgspec.Struct, dict=True):
         return commands
 
     @property
+    def running_commands(self) -> list[RunEvent]:
+        """Commands of the plan that had not ended when the records end, where the run did not come
+        to the end of its hold: each is recorded as it ends. Those of the last second may not have
+        begun. A resumed run runs none.
+        """
+        hold = self.phase("hold")
+        if self.complete or hold is None or self.phase("drain") is not None or self.gaps:
+            return []
+        recorded = {event.fields.get("number") for event in self.events}
+        running = []
+        for number, planned in enumerate(self.plan.planned_events, start=1):
+            if planned.do != "run" or number in recorded:
+                continue
+            at_s = hold.start_s + planned.after_s(self.plan.hold_s)
+            if at_s <= self.end_s - TICK_S:
+                running.append(RunEvent("run", at_s, None, planned.note, {"number": number}))
+        return running
+
+    @property
     def _began_s(self) -> dict[int, float]:
         """When each event of the plan began. A mark is none: it does nothing."""
         began_s: dict[int, float] = {}
