@@ -195,7 +195,8 @@ class Difference(msgspec.Struct):
     first.
 
     ``relative``: share of the first value (None if not positive). ``p_value`` is uncorrected,
-    ``verdict`` is after Holm's correction. ``why``: the reason for "cannot_say".
+    ``verdict`` is after Holm's correction. ``why``: the reason for "cannot_say". ``at_most``: the
+    upper ends of both values' own intervals, where neither of these reaches below zero.
     """
 
     key: str
@@ -210,6 +211,17 @@ class Difference(msgspec.Struct):
     why: str = ""
     #: For each value that is not measured: "hidden" if its interval reaches zero, else "unknown".
     hidden: tuple[str, str] = ("", "")
+    at_most: tuple[float, float] | None = None
+
+    @property
+    def larger_than_seen(self) -> tuple[bool, bool]:
+        """Whether the interval of the difference reaches below minus the first value, or above the
+        second, though neither is below zero: that value itself may be so much larger.
+        """
+        first, second = self.values
+        if self.at_most is None or self.ci95 is None or first is None or second is None:
+            return (False, False)
+        return (self.ci95[0] < -first, self.ci95[1] > second)
 
     @property
     def ratio(self) -> float:
@@ -360,6 +372,7 @@ def _row(row: Number, first: MeasuredRun, second: MeasuredRun) -> Difference:
     # Without an upper end (a stall) the difference has no interval, but a p-value.
     if math.isfinite(low) and math.isfinite(high):
         difference.ci95 = (low, high)
+    difference.at_most = _at_most(_own_interval(before), _own_interval(after))
     difference.why = why_incomparable(row, first, second)
     if not difference.why:
         difference.why = why_late(row, difference.difference, first, second)
@@ -373,11 +386,24 @@ def _contrast(
 ) -> tuple[float, float, float | None]:
     """The interval of the difference and its p-value; infinite and None for a rate and no rate."""
     if isinstance(before, Rate) and isinstance(after, Rate):
-        low, high, _ = contrast(before.estimate(), after.estimate())
+        low, high, _ = contrast(_own_interval(before), _own_interval(after))
         return low, high, rates_differ(before, after)
     if isinstance(before, Estimate) and isinstance(after, Estimate):
         return contrast(before, after, REPEAT.get(key, NO_SCATTER))
     return -math.inf, math.inf, None
+
+
+def _own_interval(number: Estimate | Rate) -> Estimate:
+    if isinstance(number, Rate):
+        return number.estimate()
+    return number
+
+
+def _at_most(before: Estimate, after: Estimate) -> tuple[float, float] | None:
+    """As of :class:`Difference`."""
+    if before.low < 0 or after.low < 0:
+        return None
+    return (before.high, after.high)
 
 
 def _value(number: Estimate | Rate | str) -> float | None:

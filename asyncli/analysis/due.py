@@ -4,6 +4,8 @@ waited. Pure.
 
 from __future__ import annotations
 
+import operator
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
@@ -22,19 +24,31 @@ def latencies_of_due(ticks: Ticks, spans_of: Mapping[Key, Spans]) -> dict[Key, H
     A tick has those whose wait ended in its second. It was due at the latest as long before the
     tick's end as it waited at least.
     """
-    parts: dict[Key, list[Histogram]] = {key: [] for key in spans_of}
-    for t_s, tick in ticks:
-        latencies = tick.latency_us
-        if not latencies:
-            continue
+    counted = [(t_s, tick.latency_us) for t_s, tick in ticks if tick.latency_us]
+    longest_s = max((latencies.greatest for _, latencies in counted), default=0) / 1e6
+    due_in: dict[Key, Histogram] = {}
+    for key, spans in spans_of.items():
+        parts = []
+        for start_s, end_s in spans:
+            first = bisect_left(counted, start_s, key=operator.itemgetter(0))
+            beyond = bisect_right(counted, end_s + longest_s, key=operator.itemgetter(0))
+            parts += _parts_due(counted[first:beyond], start_s, end_s)
+        due_in[key] = summed(parts)
+    return due_in
+
+
+def _parts_due(
+    counted: Sequence[tuple[float, Histogram]], start_s: float, end_s: float
+) -> list[Histogram]:
+    """Of each tick those that were due from one instant to another."""
+    parts = []
+    for t_s, latencies in counted:
         oldest_s = t_s - latencies.greatest / 1e6
-        for key, spans in spans_of.items():
-            for start_s, end_s in spans:
-                if start_s <= oldest_s and t_s <= end_s:
-                    parts[key].append(latencies)
-                elif start_s <= t_s and oldest_s <= end_s:
-                    parts[key].append(_due_between(latencies, t_s, start_s, end_s))
-    return {key: summed(histograms) for key, histograms in parts.items()}
+        if start_s <= oldest_s and t_s <= end_s:
+            parts.append(latencies)
+        elif oldest_s <= end_s:
+            parts.append(_due_between(latencies, t_s, start_s, end_s))
+    return parts
 
 
 def _due_between(latencies: Histogram, t_s: float, start_s: float, end_s: float) -> Histogram:

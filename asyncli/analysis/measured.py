@@ -367,18 +367,45 @@ def _per(run: Run, start_s: float, end_s: float, count: str, name: str) -> Measu
 def _losses(numbers: dict[str, Measured], totals: Totals, run: Run) -> None:
     whole = totals.whole
     hours = connection_hours(run) / 1e3
-    # Those that asyncli lost itself were reopened too.
-    reopened = max(0, whole.reopened - whole.lost_by_asyncli)
-    for key, count in (("lost", whole.lost_by_server), ("reopened", reopened)):
-        if hours > 0:
-            numbers[key] = Rate(count, hours)
-        else:
+    for key, count in (("lost", whole.lost_by_server), ("reopened", _reopened_of_server(run))):
+        if hours <= 0:
             numbers[key] = "no connection was held for a whole second"
+        elif count is None:
+            numbers[key] = "nothing tells how many of those were reopened that asyncli lost itself"
+        else:
+            numbers[key] = Rate(count, hours)
     attempts = (whole.opened + whole.failed) / 1e3
     if attempts > 0:
         numbers["failed"] = Rate(whole.failed, attempts)
     else:
         numbers["failed"] = "nothing was attempted"
+
+
+def _reopened_of_server(run: Run) -> int | None:
+    """How many of the reopened connections the server had lost, not asyncli itself; None where
+    nothing tells.
+
+    Each replaces one that was lost before it. So up to any second at least as many were the
+    server's as asyncli had not lost, and the other way round.
+    """
+    reopened = 0
+    lost_by_server = 0
+    lost_by_asyncli = 0
+    of_server = 0
+    of_asyncli = 0
+    for _, tick in run.ticks:
+        reopened += tick.reopened
+        lost_by_server += tick.lost_by_server
+        lost_by_asyncli += tick.lost_by_asyncli
+        of_server = max(of_server, reopened - lost_by_asyncli)
+        of_asyncli = max(of_asyncli, reopened - lost_by_server)
+    if not lost_by_asyncli:
+        return reopened
+    # Who takes over a lost process's share opens those too that it had not opened.
+    of_server_at_most = reopened - of_asyncli
+    if of_server < of_server_at_most:
+        return None
+    return of_server_at_most
 
 
 def connection_hours(run: Run) -> float:

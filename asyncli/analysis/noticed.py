@@ -4,16 +4,16 @@ that are held.
 
 from __future__ import annotations
 
-import itertools
 import math
-import operator
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
 
-from asyncli.analysis.constants import FEWEST, MISSED_S, WORTH_TELLING
+from asyncli.analysis.beside_held import Between, others_of, silent_over_time
+from asyncli.analysis.constants import MISSED_S
+from asyncli.analysis.free_of_silent import FreeOfSilent, most_apart, was_process_lost
 from asyncli.analysis.heap_cost import most_processes
 from asyncli.analysis.server_count import (
     is_one_for_each,
@@ -22,7 +22,7 @@ from asyncli.analysis.server_count import (
     server_count,
 )
 from asyncli.model import metrics
-from asyncli.model.records import CHURN, EventCounts, Gap, Tick
+from asyncli.model.records import Gap
 from asyncli.model.run import EVENT_SETTLES_S, TICK_S, Run
 from asyncli.model.samples import Series
 
@@ -45,15 +45,6 @@ WhyNotKnown = Literal[
     "disagrees",
     "churn",
 ]
-
-
-class Between(NamedTuple):
-    """How many there were at least and at most: as churn ends and replaces connections, some of
-    those that are held as a second ends may not have been there, or others still, as it was read.
-    """
-
-    at_least: float
-    at_most: float
 
 
 class Noticed(msgspec.Struct, frozen=True):
@@ -91,36 +82,41 @@ def noticed_by_event(run: Run) -> dict[int, Noticed]:
     if other_clients_of(run) is not None:
         return dict.fromkeys(silencing, Noticed(why="other_clients"))
     counts_read = [count for count in (server_count(run), _descriptors(run)) if count]
+    free = FreeOfSilent(run, counts_read)
+    settled_s = _settled_since_s(run)
     told: dict[int, Noticed] = {}
     # In the order of their instants: what is known of each is a part of what is known of a later.
     for number in silencing:
-        told[number] = _noticed(run, number, counts_read, told)
+        before = _Before(settled_s[number], _has_silent_of_earlier(run, number, told))
+        by_counts = _by_counts(run, number, counts_read, before)
+        told[number] = _with_free(by_counts, free.since(run.event_windows[number].start_s))
     return told
 
 
-def _noticed(
-    run: Run, number: int, counts_read: Sequence[Series], earlier: Mapping[int, Noticed]
-) -> Noticed:
-    """Of one event; ``earlier``: what is known of those before it."""
-    window = run.event_windows[number]
-    has_earlier = _has_silent_of_earlier(run, number, earlier)
-    by_counts = _by_counts(run, number, window, counts_read, has_earlier=has_earlier)
+def _with_free(by_counts: Noticed, free_after_s: float | None) -> Noticed:
+    """Of one event; ``free_after_s``: how long after it the server held no silent one of any."""
     if by_counts.why not in (msgspec.UNSET, "another_event") or by_counts.all_s is not None:
         return by_counts
-    gone_by = [by_counts.all_at_most_s, _gone_by(run, window, counts_read)]
+    gone_by = [by_counts.all_at_most_s, free_after_s]
     first_s = min((after_s for after_s in gone_by if after_s is not None), default=None)
     return msgspec.structs.replace(by_counts, all_at_most_s=first_s)
 
 
-def _by_counts(
-    run: Run, number: int, window: Gap, counts_read: Sequence[Series], *, has_earlier: bool
-) -> Noticed:
-    """By that of the counts which tells it best. ``has_earlier``: the server may still have held
-    silent ones of an earlier event.
+class _Before(NamedTuple):
+    """What is known of the time before an event: since when (s) who is silent by earlier ones, and
+    whether the server may still have held silent ones of these as it began.
     """
+
+    settled_s: float
+    has_silent: bool
+
+
+def _by_counts(run: Run, number: int, counts_read: Sequence[Series], before: _Before) -> Noticed:
+    """By that of the counts which tells it best."""
+    window = run.event_windows[number]
     told = []
     for count in counts_read:
-        by_count = _by_count(run, number, window, count, has_earlier=has_earlier)
+        by_count = _by_count(run, number, count, before)
         if by_count is not None:
             told.append(by_count)
     if not told:
@@ -129,50 +125,6 @@ def _by_counts(
     # The sockets are those of connections alone, so they say it unless they were read less often.
     # One that tells how many were left is better than one in which churn hides that.
     return min(known or told, key=lambda noticed: (noticed.left is None, _readings_apart(noticed)))
-
-
-def _gone_by(run: Run, window: Gap, counts_read: Sequence[Series]) -> float | None:
-    """How long after an event (s) the server held no silent one of any event at the latest: it had
-    no connection beside those that are held; None if no reading tells that.
-    """
-    start_s = window.start_s
-    first_s = min(other.start_s for other in run.event_windows.values())
-    until_s = min([run.stop_s - TICK_S, *_disturbed_s(run, window)])
-    bound = _bound(run)
-    gone_by = []
-    for count in counts_read:
-        others = _others(run, count.between(-math.inf, first_s - TICK_S))
-        if others is None:
-            continue
-        # By then those that fell silent are no longer in the held ones.
-        for t_s, value in count.between(start_s + TICK_S, until_s).rows():
-            silent = _silent_at(run, t_s, value, others)
-            is_sure = _is_at_rest(run, t_s) or _is_churned(run, t_s)
-            if is_sure and -bound <= round(silent.at_most) <= 0:
-                gone_by.append(t_s - start_s)
-                break
-    return min(gone_by, default=None)
-
-
-def _disturbed_s(run: Run, window: Gap) -> list[float]:
-    """Since when (s on the run's clock) after an event a count may have lost others than silent
-    ones, or silent ones may be held again: connections were lost, the run was interrupted, some
-    stall, whose end is seen late, or some were heard again.
-    """
-    since_s = [gap.start_s for gap in run.gaps if (gap.end_s or math.inf) > window.start_s]
-    for t_s, tick in run.ticks_between(window.start_s, math.inf):
-        if tick.lost or _lost_by_asyncli(tick) or _stalled_or_returned(tick):
-            since_s.append(t_s - 2 * TICK_S)
-    return since_s
-
-
-def _stalled_or_returned(tick: Tick) -> bool:
-    return any(counts.stalled or counts.returned for counts in tick.events.values())
-
-
-def _bound(run: Run) -> float:
-    """By how many connections two counts may differ."""
-    return max(FEWEST, WORTH_TELLING * max(run.held.values))
 
 
 def _readings_apart(by_count: Noticed) -> int:
@@ -222,7 +174,7 @@ def _why_not_known(
     end_s = start_s + until_s + TICK_S
     gaps = [gap for gap in run.gaps if gap.start_s < end_s and (gap.end_s or math.inf) > start_s]
     ticks = [tick for _, tick in run.ticks_between(start_s, end_s)]
-    if gaps or any(_lost_by_asyncli(tick) for tick in ticks):
+    if gaps or any(was_process_lost(tick) for tick in ticks):
         return "own_lost"
     if any(tick.lost for tick in ticks):
         return "losses"
@@ -230,17 +182,10 @@ def _why_not_known(
     if has_earlier and round(fewest) < silenced:
         return "another_event"
     _, last = silent[-1]
-    bound = _bound(run)
+    bound = most_apart(run)
     if not -bound <= last <= silenced + bound:
         return "disagrees"
     return None
-
-
-def _lost_by_asyncli(tick: Tick) -> bool:
-    """Whether a process of asyncli was lost, with its connections."""
-    if any(counts.lost_with_worker for counts in tick.events.values()):
-        return True
-    return "generator_lost" in tick.deaths
 
 
 def _has_silent_of_earlier(run: Run, number: int, earlier: Mapping[int, Noticed]) -> bool:
@@ -278,25 +223,23 @@ def _descriptors(run: Run) -> Series:
     return opened
 
 
-def _by_count(
-    run: Run, number: int, window: Gap, count: Series, *, has_earlier: bool
-) -> Noticed | None:
+def _by_count(run: Run, number: int, count: Series, before: _Before) -> Noticed | None:
     silenced = run.counts_of_event(number).silenced
-    start_s = window.start_s
+    start_s = run.event_windows[number].start_s
     later_s = [other.start_s for other in run.event_windows.values() if other.start_s > start_s]
     # Between two ticks it is not known how many are held, across the drain's start too.
     cut_s = min([run.stop_s, *later_s]) - TICK_S
     end_s = min(cut_s, start_s + _silent_for_s(run, number))
-    others = _others(run, count.between(_settled_since_s(run, start_s), _begun_s(run, start_s)))
+    others = others_of(run, count.between(before.settled_s, _begun_s(run, start_s)))
     part = count.between(start_s, end_s)
     if others is None or not len(part):
         return None
-    silent = _silent_over_time(run, part, start_s, others)
+    silent = silent_over_time(run, part, start_s, others)
     middle = [(after_s, _likely(count, silenced)) for after_s, count in silent]
     all_s = _time_below(silent, 0.0)
     until_s = end_s - start_s if all_s is None else all_s
     within_s = _longest_gap(middle, until_s)
-    why = _why_not_known(run, start_s, silenced, middle, until_s, has_earlier=has_earlier)
+    why = _why_not_known(run, start_s, silenced, middle, until_s, has_earlier=before.has_silent)
     if why is not None:
         return Noticed(within_s=within_s, why=why)
     noticed = _when(silent, silenced, all_s, within_s)
@@ -344,57 +287,6 @@ def _when(
         all_at_most_s=all_at_most_s,
         within_s=within_s,
     )
-
-
-def _silent_over_time(
-    run: Run, part: Series, start_s: float, others: Between
-) -> list[tuple[float, Between]]:
-    """How many silent ones the server had, by the seconds since ``start_s``. Of one that churns a
-    later reading tells how many it had at least before, and an earlier one how many at most after:
-    none comes back to it.
-    """
-    silent = [(t_s - start_s, _silent_at(run, t_s, value, others)) for t_s, value in part.rows()]
-    if not any(CHURN in tick.events for _, tick in run.ticks):
-        return silent
-    ceilings = itertools.accumulate([count.at_most for _, count in silent], min)
-    floors = [*itertools.accumulate([count.at_least for _, count in reversed(silent)], max)]
-    bounded = []
-    for (after_s, _), at_least, at_most in zip(silent, reversed(floors), ceilings, strict=True):
-        bounded.append((after_s, Between(min(at_least, at_most), at_most)))
-    return bounded
-
-
-def _silent_at(run: Run, t_s: float, value: float, others: Between) -> Between:
-    held = _held_within(run, t_s)
-    return Between(value - others.at_most - held.at_most, value - others.at_least - held.at_least)
-
-
-def _held_within(run: Run, t_s: float) -> Between:
-    """How many of those that are held the server may have had at an instant."""
-    held = _held(run, t_s)
-    if not _is_churned(run, t_s):
-        return Between(held, held)
-    tick = _tick_of(run, t_s)
-    assert tick is not None
-    came = 0
-    went = tick.connecting
-    for counts in tick.events.values():
-        came += counts.opened + counts.returned
-        went += counts.ended - counts.silenced
-    return Between(held - came, held + went)
-
-
-def _is_churned(run: Run, t_s: float) -> bool:
-    """Whether churn ended or replaced some in the second in which an instant lies."""
-    tick = _tick_of(run, t_s)
-    return tick is not None and CHURN in tick.events
-
-
-def _tick_of(run: Run, t_s: float) -> Tick | None:
-    place = bisect_left(run.ticks, t_s, key=operator.itemgetter(0))
-    if place == len(run.ticks):
-        return None
-    return run.ticks[place][1]
 
 
 def _time_below(silent: Sequence[tuple[float, Between]], bound: float) -> float | None:
@@ -447,15 +339,17 @@ def _begun_s(run: Run, t_s: float) -> float:
     return run.held.t_s[place - 1]
 
 
-def _settled_since_s(run: Run, start_s: float) -> float:
-    """Since when (s) who is silent by the events before ``start_s`` is known: since five seconds
-    after all of them were back, or since the ends of their windows.
+def _settled_since_s(run: Run) -> dict[int, float]:
+    """By the number of each event since when (s) who is silent by those before it is known: since
+    five seconds after all of them were back, or since the ends of their windows.
     """
-    since_s = -math.inf
+    since_s: dict[int, float] = {}
+    latest_s = -math.inf
+    # In the order of their instants.
     for number, window in run.event_windows.items():
-        if window.start_s < start_s:
-            settled_s = min(window.end_s or 0.0, _all_back_s(run, number) + EVENT_SETTLES_S)
-            since_s = max(since_s, settled_s)
+        since_s[number] = latest_s
+        settled_s = min(window.end_s or 0.0, _all_back_s(run, number) + EVENT_SETTLES_S)
+        latest_s = max(latest_s, settled_s)
     return since_s
 
 
@@ -481,62 +375,6 @@ def _silent_for_s(run: Run, number: int) -> float:
     if planned is None or planned.then != "return" or planned.for_s is None:
         return math.inf
     return planned.for_s
-
-
-def _held(run: Run, t_s: float) -> float:
-    """How many are held at the end of the second in which an instant lies: what an event ends or
-    silences goes at its start, and who comes back in that second may be there already.
-    """
-    held = run.held
-    place = min(bisect_left(held.t_s, t_s), len(held) - 1)
-    return held.values[place]
-
-
-def _others(run: Run, before: Series) -> Between | None:
-    """What it had beside those that are held, at the last reading of a second in which these did
-    not change; None without one. Where churn changes them all the while, by all readings of the
-    hold that agree with the last ones.
-    """
-    others = _others_beside_churn(run, before)
-    if others is not None:
-        return others
-    for t_s, value in reversed(list(before.rows())):
-        if t_s <= run.first_connect_s:
-            return Between(value, value)
-        if _is_at_rest(run, t_s):
-            held = _held_within(run, t_s)
-            return Between(value - held.at_most, value - held.at_least)
-    return None
-
-
-def _others_beside_churn(run: Run, before: Series) -> Between | None:
-    """What readings in seconds with churn agree on, from the last one back to the first that does
-    not fit: the server had fewer or more others then. They are none at least. None without one.
-    """
-    others: Between | None = None
-    within = Between(0.0, math.inf)
-    for t_s, value in reversed(list(before.rows())):
-        if run.hold is None or t_s < run.hold.start_s:
-            break
-        if not _is_churned(run, t_s):
-            continue
-        held = _held_within(run, t_s)
-        within = Between(
-            max(within.at_least, value - held.at_most), min(within.at_most, value - held.at_least)
-        )
-        if within.at_least > within.at_most:
-            break
-        others = within
-    return others
-
-
-def _is_at_rest(run: Run, t_s: float) -> bool:
-    """Whether as many were held at the start as at the end of the second in which an instant
-    lies.
-    """
-    held = run.held
-    place = bisect_left(held.t_s, t_s)
-    return 0 < place < len(held) and held.values[place - 1] == held.values[place]
 
 
 def _below_for_good(silent: Sequence[tuple[float, float]], bound: float) -> float | None:
@@ -575,7 +413,7 @@ def _at_reconnect(
     planned = run.plan.event_numbered(number)
     if planned is None or planned.then != "reconnect" or all_s is None:
         return False
-    opened_s = [t_s - start_s for t_s, tick in run.ticks if _opened(tick.events.get(number))]
+    opened_s = [t_s - start_s for t_s, counts in run.seconds_of_event(number) if counts.opened]
     if not opened_s:
         return False
     first_s = opened_s[0] - TICK_S
@@ -584,9 +422,3 @@ def _at_reconnect(
     if not held_before or held_before[-1] < nearly_all:
         return False
     return first_s <= all_s <= opened_s[-1] + within_s
-
-
-def _opened(counts: EventCounts | None) -> int:
-    if counts is None:
-        return 0
-    return counts.opened

@@ -8,7 +8,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -18,6 +18,7 @@ from asyncli.analysis.constants import FEWEST, MISSED_S
 from asyncli.analysis.due import Spans, latencies_of_due
 from asyncli.analysis.event_pace import EventPace, event_pace
 from asyncli.analysis.in_vain import InVain, in_vain
+from asyncli.analysis.least_held import LeastHeld
 from asyncli.analysis.noticed import Noticed, noticed_by_event
 from asyncli.analysis.server_count import has_other_connections
 from asyncli.analysis.slope import MOST_BINS, PAGES
@@ -30,7 +31,7 @@ from asyncli.findings.probes import MASTER_ENDED
 from asyncli.model import metrics
 from asyncli.model.plan import Plan
 from asyncli.model.planned_events import PlannedEvent
-from asyncli.model.records import CHURN, EventCounts, Gap, Tick
+from asyncli.model.records import CHURN, EventCounts, Gap
 from asyncli.model.run import EVENT_SETTLES_S, Run, Ticks
 from asyncli.model.samples import Series
 
@@ -201,12 +202,41 @@ class Provoked(msgspec.Struct, frozen=True):
         return self.counts.away
 
 
+class _Moves(NamedTuple):
+    """By how much the server's memory changes without an event: the largest change (bytes) in any
+    part of the hold outside of events, and in each second of the longest of them, which lasted for
+    ``longest_s``.
+    """
+
+    largest: float
+    per_s: float
+    longest_s: float
+
+    def in_time(self, lasts_s: float) -> float:
+        """In so long: also what its drift adds where the longest part was shorter."""
+        missing_s = max(0.0, lasts_s - self.longest_s)
+        return self.largest + abs(self.per_s) * missing_s
+
+
+class _Known(NamedTuple):
+    """What is known of a run, once for all events: the server's memory over time, how it ``moves``
+    without an event (None: it was not read twice then), whether it is mostly a heap that a runtime
+    collects, who was held, and which commands ended clients of which events.
+    """
+
+    memory: Series
+    moves: _Moves | None
+    collected: bool
+    least_held: LeastHeld
+    closings: Sequence[ClosedBy]
+
+
 def provoked(run: Run, memory: Series, *, collected: bool = False) -> dict[int, Provoked]:
     """What each event of the plan did, by its number. ``memory``: the server's (bytes), without
     changes of pages of files; ``collected``: it is mostly a heap that a runtime collects.
     """
     windows = run.event_windows | run.quiet_commands
-    if run.hold is not None and any(CHURN in tick.events for _, tick in run.ticks):
+    if run.hold is not None and run.has_churned:
         # It lasts as long as the hold, and is no disturbance of it.
         windows[CHURN] = Gap(run.hold.start_s, run.hold.end_s)
     if not windows:
@@ -220,23 +250,20 @@ def provoked(run: Run, memory: Series, *, collected: bool = False) -> dict[int, 
     due_us = latencies_of_due(run.ticks, spans_of)
     [outside_ms] = in_ms(due_us[_OUTSIDE], 0.99)
     noticed = noticed_by_event(run)
-    closings = closed_by_commands(run, noticed)
+    known = _Known(
+        memory=memory,
+        collected=collected,
+        moves=_moves_by_itself(run, memory),
+        least_held=LeastHeld(run),
+        closings=closed_by_commands(run, noticed),
+    )
     silent_s = longest_without_answers(run)
     still_s = longest_by_event(run)
     told = {}
     for number, window in windows.items():
         others_ms = _others_p99(run, number, times[number], due_us[number])
         meanwhile_ms = (others_ms, outside_ms)
-        done = _provoked(
-            run,
-            number,
-            window,
-            memory,
-            meanwhile_ms,
-            noticed.get(number),
-            closings,
-            collected=collected,
-        )
+        done = _provoked(run, number, window, known, meanwhile_ms, noticed.get(number))
         no_answers_s = None if run.plan.listens else silent_s.get(number, 0.0)
         told[number] = msgspec.structs.replace(
             done,
@@ -251,12 +278,9 @@ def _provoked(
     run: Run,
     number: int,
     window: Gap,
-    memory: Series,
+    known: _Known,
     meanwhile_ms: tuple[float | None, float | None],
     noticed: Noticed | None,
-    closings: Sequence[ClosedBy],
-    *,
-    collected: bool,
 ) -> Provoked:
     assert window.end_s is not None
     ticks = run.ticks_between(window.start_s, window.end_s)
@@ -284,48 +308,23 @@ def _provoked(
             outside_p99=outside_p99,
         ),
         lateness_ms=Lateness(*in_ms(counts.lateness_us, 0.5, 0.99, 1.0)),
-        server=_price(run, number, window, memory, counts, collected=collected),
+        server=_price(run, number, window, known, counts),
         cut_after_s=_cut_after_s(run, number, window),
         noticed=noticed,
         descriptors_spent=_descriptors_spent(run, number, window, counts),
         failed_at=_by_address(run, counts.failed_at),
         missing_at=_by_address(run, counts.missing_at),
         in_vain=in_vain(run, window, counts),
-        slow_readers=_slow_readers(run, number, window, memory, counts, closings),
+        slow_readers=_slow_readers(run, number, window, known.memory, counts, known.closings),
         closed=_closed(counts),
-        closed_by=[closing for closing in closings if closing.event == number],
-        ended_of_others=[closing for closing in closings if closing.command == number],
+        closed_by=[closing for closing in known.closings if closing.event == number],
+        ended_of_others=[closing for closing in known.closings if closing.command == number],
         sent_again=_sent_again(counts),
-        least_held=_least_held(run, number, window, ticks),
+        least_held=known.least_held.during(number, window),
         pace=event_pace(run, number, window, counts),
         listen_overflows=_counted(overflows, window.start_s, window.end_s),
         segments_sent_again=sum(tick.tcp.segments for _, tick in ticks if tick.tcp is not None),
     )
-
-
-def _least_held(
-    run: Run, number: int, window: Gap, ticks: Sequence[tuple[float, Tick]]
-) -> int | None:
-    if not ticks or not _is_alone(run, number, window):
-        return None
-    return min(tick.held for _, tick in ticks)
-
-
-def _is_alone(run: Run, number: int, window: Gap) -> bool:
-    """Whether an event had its time for itself, and all that it counted is in it. What churn has
-    away is little at any time.
-    """
-    end_s = window.end_s or math.inf
-    away_by_others = 0
-    for t_s, tick in run.ticks:
-        others = [key for key in tick.events if key not in (number, CHURN)]
-        if window.start_s < t_s <= end_s and others:
-            return False
-        if end_s < t_s <= run.stop_s and number in tick.events:
-            return False
-        if t_s <= window.start_s:
-            away_by_others += sum(tick.events[key].away for key in others)
-    return not away_by_others
 
 
 def _cut_after_s(run: Run, number: int, window: Gap) -> float | None:
@@ -475,7 +474,7 @@ def _descriptors_spent(
         return None
     until_s = run.stop_s
     if counts.away <= 0:
-        until_s = max(t_s for t_s, tick in run.ticks if number in tick.events)
+        until_s, _ = run.seconds_of_event(number)[-1]
     used = run.series(metrics.SERVER_DESCRIPTORS).between(window.start_s, until_s)
     spent_s = [t_s for t_s, value in used.rows() if value >= limit]
     if not spent_s:
@@ -483,9 +482,8 @@ def _descriptors_spent(
     return SpentDescriptors(round(limit), spent_s[0], spent_s[-1])
 
 
-def _price(
-    run: Run, number: int, window: Gap, memory: Series, counts: EventCounts, *, collected: bool
-) -> ServerPrice:
+def _price(run: Run, number: int, window: Gap, known: _Known, counts: EventCounts) -> ServerPrice:
+    memory = known.memory
     start_s = window.start_s
     end_s = window.end_s
     assert end_s is not None
@@ -503,12 +501,15 @@ def _price(
     readings = memory.between(start_s, end_s).values
     if readings and before is not None:
         readings = [before, *readings]
+    moves = None
+    if known.moves is not None:
+        moves = known.moves.in_time(end_s - (start_s - EVENT_SETTLES_S))
     price = ServerPrice(
         memory_before=before,
         peak=max(readings, default=None),
         after=_level(memory, settled_s, end_s),
         cpu_s=_counted(run.series(metrics.SERVER_CPU_S), start_s, end_s),
-        moves=_moves_by_itself(run, memory, end_s - (start_s - EVENT_SETTLES_S)),
+        moves=moves,
         other_processes=_has_other_processes(run, planned, start_s, end_s),
     )
     why = _why_not_at_rest(run, rested_since_s, start_s)
@@ -526,7 +527,7 @@ def _price(
         more=counts.silenced + counts.phantoms + max(0, counts.away) + counts.waiting,
     ):
         return msgspec.structs.replace(price, why="other_connections")
-    return _with_kept(price, price.after, collected=collected)
+    return _with_kept(price, price.after, collected=known.collected)
 
 
 def _outage_s(planned: PlannedEvent | None) -> float:
@@ -600,11 +601,8 @@ def _with_kept(price: ServerPrice, after: float, *, collected: bool) -> ServerPr
     return msgspec.structs.replace(price, kept=kept)
 
 
-def _moves_by_itself(run: Run, memory: Series, lasts_s: float) -> float | None:
-    """By how much memory (bytes) changes in so long without an event: the largest change in any
-    part of the hold outside of events, and what its drift there adds where the longest of them was
-    shorter. None if it was not read twice in any.
-    """
+def _moves_by_itself(run: Run, memory: Series) -> _Moves | None:
+    """None if it was not read twice in any part of the hold outside of events."""
     if run.hold is None:
         return None
     spans = run.undisturbed_spans(run.hold.start_s, run.hold.end_s)
@@ -613,8 +611,7 @@ def _moves_by_itself(run: Run, memory: Series, lasts_s: float) -> float | None:
     if not quiet:
         return None
     longest = max(quiet, key=_length_s)
-    missing_s = max(0.0, lasts_s - _length_s(longest))
-    return max(map(_range, quiet)) + abs(_per_second(longest)) * missing_s
+    return _Moves(max(map(_range, quiet)), _per_second(longest), _length_s(longest))
 
 
 def _range(part: Series) -> float:

@@ -160,9 +160,9 @@ def has_other_connections(
     matters beside that of so many whom an event concerned (medians). ``more`` and ``fewer``: by how
     many these themselves may change that. False where nothing counts them.
     """
-    of_others = _less(server_count(run), run.held)
-    before = of_others.between(*before_s).values
-    after = of_others.between(*after_s).values
+    count = server_count(run)
+    before = _less(count.between(*before_s), run.held).values
+    after = _less(count.between(*after_s), run.held).values
     if not before or not after:
         return False
     risen = statistics.median(after) - statistics.median(before)

@@ -5,7 +5,6 @@ asyncli, or the CPUs that they share. Pure.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import msgspec
 
@@ -13,6 +12,7 @@ from asyncli.core.histogram import Histogram
 from asyncli.model import metrics
 from asyncli.model.records import EventCounts
 from asyncli.model.run import Run
+from asyncli.model.samples import Series
 
 
 class Margins(msgspec.Struct, frozen=True):
@@ -98,8 +98,8 @@ def nine_of_ten_s(microseconds: Histogram) -> float:
 def dropped_between(run: Run, start_s: float, end_s: float) -> float | None:
     """How many packets met a full listen queue meanwhile; None where nobody knows."""
     for name in (metrics.SERVER_LISTENERS_DROPPED, f"{metrics.TCP}ListenOverflows"):
-        readings = list(run.series(name).rows())
-        if readings:
+        readings = run.series(name)
+        if len(readings):
             return _risen(readings, start_s, end_s)
     return None
 
@@ -116,8 +116,7 @@ class StormCpu(msgspec.Struct, frozen=True):
 
 def tester_cpu_s(run: Run, start_s: float, end_s: float) -> float:
     """asyncli's CPU time meanwhile (s)."""
-    spent_s = [(t_s, tick.cpu_user_s + tick.cpu_system_s) for t_s, tick in run.ticks]
-    return _risen(spent_s, start_s, end_s)
+    return _risen(run.own_cpu_s, start_s, end_s)
 
 
 def cpu_use(run: Run, start_s: float, end_s: float) -> StormCpu:
@@ -128,8 +127,8 @@ def cpu_use(run: Run, start_s: float, end_s: float) -> StormCpu:
     cpus = run.environment.get("cpus")
     if not run.sides.server or not isinstance(cpus, int) or cpus < 1:
         return StormCpu(tester_busy, False, 0.0)
-    server_s = _risen(list(run.series(metrics.SERVER_CPU_S).rows()), start_s, end_s)
-    host_s = _risen(list(run.series(metrics.HOST_CPU_BUSY_S).rows()), start_s, end_s)
+    server_s = _risen(run.series(metrics.SERVER_CPU_S), start_s, end_s)
+    host_s = _risen(run.series(metrics.HOST_CPU_BUSY_S), start_s, end_s)
     both_s = tester_s + server_s
     # A server that rests between its accepts needs none.
     needs_cpu = both_s > MARGINS.needs_cpu * lasted_s
@@ -145,16 +144,12 @@ def workers_of(run: Run) -> int:
     return max(1, int(run.environment.get("workers") or 1))
 
 
-def _risen(readings: Sequence[tuple[float, float]], start_s: float, end_s: float) -> float:
+def _risen(counter: Series, start_s: float, end_s: float) -> float:
     """By how much a counter rose from its last reading before ``start_s`` to the first one after
     ``end_s``, or to its last one.
     """
-    before = 0.0
-    after = 0.0
-    for t_s, value in readings:
-        if t_s <= start_s:
-            before = value
-        after = value
-        if t_s >= end_s:
-            break
+    before = counter.last(until_s=start_s) or 0.0
+    after = counter.first(since_s=end_s)
+    if after is None:
+        after = counter.last() or 0.0
     return max(0.0, after - before)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 
 import msgspec
 
 from asyncli.core.adding import added_up
+from asyncli.core.events import Reconnect
 from asyncli.core.histogram import Histogram, bucket
 from asyncli.model.metrics import SERVER_SOCKETS, SERVER_SOCKETS_WAITING
 from asyncli.model.plan import Plan
+from asyncli.model.planned_events import DEFAULT_RECONNECT, reconnect_of
 from asyncli.model.records import NOTHING_LISTENS, Gap, PhaseName, Tick
-from asyncli.model.run import Run
+from asyncli.model.run import TICK_S, Run
+
+#: Causes of failed connects for lack of a resource of asyncli's host.
+SHORTAGES = frozenset({"no_ports", "no_descriptors"})
 
 
 class Lateness(msgspec.Struct):
@@ -72,6 +77,9 @@ class Totals(msgspec.Struct):
     peak: int = 0
     #: The most pending connects at the end of any second of the ramp, per worker.
     pending_peak_per_worker: float = 0.0
+    #: What asyncli's host ran out of for connects at the hold's end, by the number of the event of
+    #: those who came back from one, and None for all others.
+    short_of: dict[int | None, list[str]] = msgspec.field(default_factory=dict)
     #: The run file has records of the connections, or none was to be opened: else every count here
     #: is unknown, not zero.
     recorded: bool = True
@@ -141,6 +149,7 @@ def fold(run: Run) -> Totals:
             totals.cpu_s[name] = (max(0.0, _cpu(last_tick) - _cpu(first_tick)), end_s - start_s)
     totals.whole = added_up(Tick(), *in_gaps, *totals.by_phase.values())
     totals.gone = _gone(run)
+    totals.short_of = _short_of(run)
     if run.ticks:
         totals.open = at_drain or run.ticks[-1][1].held
         if run.plan.listens:
@@ -149,6 +158,30 @@ def fold(run: Run) -> Totals:
         not_held += sum(event.closed_in_drain for event in totals.whole.events.values())
         totals.held = max(0, totals.open - not_held)
     return totals
+
+
+def _short_of(run: Run) -> dict[int | None, list[str]]:
+    """See :class:`Totals`: who is missing for that reason has tried again in the last time in which
+    every client does. A shortage that was over before explains nobody's absence.
+    """
+    policy = reconnect_of(run.plan.reconnect or DEFAULT_RECONNECT)
+    # Connects of the ramp are tried again with the default's backoff, whatever the policy is.
+    tries_within_s = max(Reconnect().longest_wait_s, policy.longest_wait_s) + TICK_S
+    short_of: dict[int | None, list[str]] = {}
+    for _, tick in run.ticks_between(run.stop_s - tries_within_s, run.stop_s + TICK_S):
+        for number, failures in _failures_by_event(tick):
+            for cause in SHORTAGES & failures.keys():
+                resources = short_of.setdefault(number, [])
+                resource = cause.removeprefix("no_")
+                if resource not in resources:
+                    resources.append(resource)
+    return short_of
+
+
+def _failures_by_event(tick: Tick) -> Iterator[tuple[int | None, Mapping[str, int]]]:
+    yield None, tick.failures
+    for number, counts in tick.events.items():
+        yield number, counts.failures
 
 
 def _gone(run: Run) -> int:

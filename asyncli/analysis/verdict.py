@@ -34,8 +34,6 @@ LOST_BY_ASYNCLI = "connections.deaths.generator_lost"
 STREAMS = "protocol.streams.streams_lost"
 # Phases (None: before the first) of a run that has held nothing yet.
 _BEFORE_HOLD = (None, "baseline", "ramp")
-# Failures for lack of a resource of this host.
-_SHORTAGES = ("no_ports", "no_descriptors")
 
 
 class Judgement(msgspec.Struct):
@@ -100,6 +98,15 @@ class Case(msgspec.Struct, frozen=True):
         though it was their turn.
         """
         return {number: event.away for number, event in self.whole.events.items() if event.away > 0}
+
+    @property
+    def not_back_unlimited(self) -> dict[int, int]:
+        """Those of events without a limit on them, in the order of their numbers."""
+        unlimited = {}
+        for number, count in sorted(self.not_back.items()):
+            if not self.has_limit_on(f"events.{number}.not_back"):
+                unlimited[number] = count
+        return unlimited
 
     @property
     def is_short(self) -> bool:
@@ -232,10 +239,19 @@ def only_a_suspension_lost_connections(case: Case) -> Judgement | None:
 
 
 def ports_or_descriptors_ran_out(case: Case) -> Judgement | None:
-    short_of = [cause.removeprefix("no_") for cause in _SHORTAGES if case.whole.failures.get(cause)]
-    if not case.is_short or not short_of:
+    """Some are missing at the end, or not back from an event without a limit on them, and asyncli's
+    host had nothing left for such connects by then.
+    """
+    short_of = case.totals.short_of
+    reasons = []
+    if case.is_short and None in short_of:
+        reasons.append(verdicts.ran_out(short_of[None], case.held, case.asked))
+    for number, count in case.not_back_unlimited.items():
+        if number in short_of:
+            reasons.append(verdicts.ran_out_after_event(short_of[number], count, number))
+    if not reasons:
         return None
-    return Judgement("invalid", verdicts.ran_out(short_of, case.held, case.asked))
+    return Judgement("invalid", "; ".join(reasons))
 
 
 def connects_failed_in_a_late_ramp(case: Case) -> Judgement | None:
@@ -308,9 +324,8 @@ def _is_excused(case: Case, *, has_reason: bool) -> bool:
 def _not_back(case: Case) -> list[str]:
     """Those who were not back from events without a limit on them, in words."""
     reasons = []
-    for number, count in sorted(case.not_back.items()):
-        if not case.has_limit_on(f"events.{number}.not_back"):
-            reasons.append(case.with_stop(verdicts.not_back(count, number)))
+    for number, count in case.not_back_unlimited.items():
+        reasons.append(case.with_stop(verdicts.not_back(count, number)))
     return reasons
 
 

@@ -150,6 +150,14 @@ class Reconnect(msgspec.Struct, frozen=True):
             return 2 * _BACKOFF_SPREAD * self.first_s
         return 0.0
 
+    @property
+    def longest_wait_s(self) -> float:
+        """The longest that a client waits between an attempt that failed and the next one (s)."""
+        wait_s = {"now": 0.0, "fixed": self.first_s}.get(self.how, self.longest_s)
+        if self.how == "backoff":
+            wait_s *= 1 + _BACKOFF_SPREAD
+        return max(wait_s, _SHORTEST_RETRY_S)
+
     def wait_s(self, seed: int, event: int, connection: int, failed: int) -> float:
         """How long a client waits before it connects after ``failed`` failed attempts."""
         wait_s = self._middle_s(failed)

@@ -54,6 +54,10 @@ def ran_out(resources: Sequence[str], held: int, asked: int) -> str:
     return f"asyncli ran out of {' and '.join(resources)}: it opened {held:,} of {asked:,}"
 
 
+def ran_out_after_event(resources: Sequence[str], count: int, event: int) -> str:
+    return f"asyncli ran out of {' and '.join(resources)}: {not_back(count, event)}"
+
+
 def failed_in_late_ramp(failed: int, held: int, asked: int) -> str:
     connects = format_many(failed, "connect")
     return f"{connects} failed in a ramp in which asyncli was late: {held:,} of {asked:,} held"

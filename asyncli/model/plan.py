@@ -278,7 +278,7 @@ class Plan(RedactedPlan, frozen=True, forbid_unknown_fields=True, kw_only=True):
         if number == CHURN and self.churn is not None:
             return PlannedEvent("churn", note=self.churn)
         if isinstance(number, int) and 0 < number <= len(self.events):
-            return self.planned_events[number - 1]
+            return planned_event(self.events[number - 1])
         return None
 
     @property

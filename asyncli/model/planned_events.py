@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -152,6 +153,8 @@ def parse_events(value: object) -> tuple[str, ...]:
     return tuple(_parse_event(event).text for event in value)
 
 
+# An analysis asks for the same ones again and again.
+@functools.lru_cache(maxsize=1024)
 def planned_event(text: str) -> PlannedEvent:
     """An event of a plan: "30s drop 30% how=fin". Raises ValueError."""
     time, _, words = text.strip().partition(" ")

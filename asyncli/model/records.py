@@ -137,12 +137,11 @@ class TimeSpan(Protocol):
 
 
 def left_out_s(gaps: Iterable[TimeSpan], start_s: float, until_s: float) -> float:
-    """The total time (s) of the gaps that begin between ``start_s`` and ``until_s``."""
+    """How much of the time between two instants (s) the gaps have."""
     total_s: float = 0
     for gap in gaps:
-        if start_s <= gap.start_s < until_s:
-            end_s = until_s if gap.end_s is None else min(until_s, gap.end_s)
-            total_s += end_s - gap.start_s
+        end_s = until_s if gap.end_s is None else min(until_s, gap.end_s)
+        total_s += max(0.0, end_s - max(start_s, gap.start_s))
     return total_s
 
 

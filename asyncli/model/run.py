@@ -222,6 +222,12 @@ class Run(msgspec.Struct, dict=True):
                 held.values.append(float(tick.held))
         return held
 
+    @cached_property
+    def own_cpu_s(self) -> Series:
+        """The CPU time (s) of asyncli's processes that connect, at the end of each second."""
+        spent_s = [tick.cpu_user_s + tick.cpu_system_s for _, tick in self.ticks]
+        return Series([t_s for t_s, _ in self.ticks], spent_s)
+
     @property
     def _all_opened_s(self) -> float:
         """When the last batch of a ramp is due. Infinite for a ladder: its levels are read at
@@ -270,20 +276,46 @@ class Run(msgspec.Struct, dict=True):
         """What was counted of an event of the plan, or of churn, in all; zeros without it."""
         return self._counts_of_events.get(number, EventCounts())
 
+    def seconds_of_event(self, number: int) -> list[tuple[float, EventCounts]]:
+        """The ends (s) of the seconds in which an event of the plan, or churn, counted anything,
+        and what each counted.
+        """
+        return self._seconds_of_events.get(number, [])
+
+    @property
+    def has_churned(self) -> bool:
+        """Whether churn ended or replaced any connection."""
+        return CHURN in self._seconds_of_events
+
+    @cached_property
+    def _seconds_of_events(self) -> dict[int, list[tuple[float, EventCounts]]]:
+        seconds: dict[int, list[tuple[float, EventCounts]]] = {}
+        for t_s, tick in self.ticks:
+            for number, counts in tick.events.items():
+                seconds.setdefault(number, []).append((t_s, counts))
+        return seconds
+
     @cached_property
     def _counts_of_events(self) -> dict[int, EventCounts]:
-        seconds: dict[int, list[EventCounts]] = {}
-        for _, tick in self.ticks:
-            for number, counts in tick.events.items():
-                seconds.setdefault(number, []).append(counts)
-        return {number: added_up(EventCounts(), *every) for number, every in seconds.items()}
+        in_all = {}
+        for number, seconds in self._seconds_of_events.items():
+            in_all[number] = added_up(EventCounts(), *(counts for _, counts in seconds))
+        return in_all
 
     @property
     def held_for_s(self) -> float:
         """How long the hold lasted (s), without interruptions of the run; 0 without a hold."""
         if self.hold is None:
             return 0.0
-        return self.hold.length_s - left_out_s(self.gaps, self.hold.start_s, self.hold.end_s)
+        return max(0.0, self.held_until_s(self.hold.end_s))
+
+    def held_until_s(self, at_s: float) -> float:
+        """How much of the hold (s) was over at an instant of it: the plan's time of an event goes
+        on where an interruption ended.
+        """
+        assert self.hold is not None
+        start_s = self.hold.start_s
+        return at_s - start_s - left_out_s(self.gaps, start_s, at_s)
 
     @cached_property
     def event_windows(self) -> dict[int, Gap]:
@@ -353,6 +385,25 @@ class Run(msgspec.Struct, dict=True):
             if event.kind == "run" and isinstance(number, int) and was_run:
                 commands[number] = event
         return commands
+
+    @property
+    def running_commands(self) -> list[RunEvent]:
+        """Commands of the plan that had not ended when the records end, where the run did not come
+        to the end of its hold: each is recorded as it ends. Those of the last second may not have
+        begun. A resumed run runs none.
+        """
+        hold = self.phase("hold")
+        if self.complete or hold is None or self.phase("drain") is not None or self.gaps:
+            return []
+        recorded = {event.fields.get("number") for event in self.events}
+        running = []
+        for number, planned in enumerate(self.plan.planned_events, start=1):
+            if planned.do != "run" or number in recorded:
+                continue
+            at_s = hold.start_s + planned.after_s(self.plan.hold_s)
+            if at_s <= self.end_s - TICK_S:
+                running.append(RunEvent("run", at_s, None, planned.note, {"number": number}))
+        return running
 
     @property
     def _began_s(self) -> dict[int, float]:

@@ -37,6 +37,7 @@ from asyncli.report.differences import (
     is_unknown,
     sentence,
     unknown_reasons,
+    wide_values,
     words,
 )
 from asyncli.report.figures.forest import forest, forest_alt
@@ -287,6 +288,8 @@ def _notes(rows: Sequence[Difference]) -> list[doc.Block]:
     zero = [ROW_OF[row.key].name for row in rows if row.values == (0.0, 0.0)]
     if zero:
         notes.append(f"Zero in both: {', '.join(zero)}.")
+    for row in rows:
+        notes += wide_values(row)
     listed = {row.key for row in rows if any(row.values)}
     for keys, note in _NOTES.items():
         if not listed.isdisjoint(keys):

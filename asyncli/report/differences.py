@@ -220,6 +220,34 @@ def _with_unit(number: str, unit: str) -> str:
     return f"{number} {unit}"
 
 
+def wide_values(difference: Difference) -> list[str]:
+    """Why an interval has differences that two numbers of which none is below zero seem not to
+    have.
+    """
+    if difference.at_most is None or not any(difference.values):
+        return []
+    name = ROW_OF[difference.key].name
+    scale = _scale_of(difference)
+    first, second = difference.between
+    first_most, second_most = [
+        _with_unit(scale.text(value), scale.unit) for value in difference.at_most
+    ]
+    notes = []
+    below_first, above_second = difference.larger_than_seen
+    if below_first:
+        notes.append(_WIDE.format(name, f"below -{first}", first, first_most))
+    if above_second:
+        notes.append(_WIDE.format(name, f"above {second}", second, second_most))
+    return notes
+
+
+#: The name of a number, whither the interval of its difference reaches, of which run the value is,
+#: and how large it may be.
+_WIDE = (
+    "The interval of {0} reaches {1}, since {2} itself may be more: up to {3} by its own interval."
+)
+
+
 def headline(rows: Sequence[Difference]) -> str:
     """The number of real differences, as a title."""
     first, second = rows[0].between

@@ -189,6 +189,8 @@ def _counted_to_the_end(event: EventPart) -> str:
 def ending(event: EventPart) -> str:
     """How a command ended, and after how long."""
     status = event.status
+    if event.took_s is msgspec.UNSET:
+        return "it had not ended by the last record"
     if not event.took_s:
         # asyncli's own words, such as that a resumed run runs no commands.
         return oneline(str(event.output))

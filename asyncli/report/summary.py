@@ -96,19 +96,8 @@ def _events(run: Run, known: Analyses) -> list[summary_parts.EventPart]:
             marks += 1
             parts.append(summary_parts.EventPart.of_mark(marks, event))
         if run.hold is not None and run.hold.start_s <= event.at_s <= run.hold.end_s:
-            parts[-1].into_hold_s = _held_for_s(run, run.hold.start_s, event.at_s)
+            parts[-1].into_hold_s = run.held_until_s(event.at_s)
     return parts
-
-
-def _held_for_s(run: Run, hold_s: float, at_s: float) -> float:
-    """How much of the hold (s) was over at an instant: the plan's time of an event goes on where an
-    interruption ended.
-    """
-    held_s = at_s - hold_s
-    for gap in run.gaps:
-        end_s = at_s if gap.end_s is None else min(at_s, gap.end_s)
-        held_s -= max(0.0, end_s - max(hold_s, gap.start_s))
-    return held_s
 
 
 def summarise(run: Run, analyses: Analyses | None = None) -> Summary:

@@ -289,6 +289,15 @@ class OfAnotherEvent(msgspec.Struct, frozen=True):
     certain: bool
 
 
+def _over_s(event: RunEvent, done: Provoked) -> float | None:
+    """When the effects of an event were over (s); None where its command had not ended by the last
+    record.
+    """
+    if event.kind == "run" and event.end_s is None:
+        return None
+    return done.window.end_s
+
+
 class EventPart(msgspec.Struct):
     """What was done to the run or noted. ``number``: from 1, in order of time. ``at_s``: on the
     run's clock. ``end_s``: when its effects were over (null: they lasted); a mark has none, so it
@@ -305,7 +314,8 @@ class EventPart(msgspec.Struct):
     # The rest is of events of the plan. ``share``: of all connections; ``how`` they were ended;
     # ``policy``: how they come back.
     #: Of a command: its exit status (negative: a signal; null: it was ended with the hold, or not
-    #: run), how long it took (s), and the end of what it printed.
+    #: run, or had not ended by the last record), how long it took (s; absent where it had not ended
+    #: by then), and the end of what it printed.
     status: int | msgspec.UnsetType | None = msgspec.UNSET
     took_s: float | msgspec.UnsetType = msgspec.UNSET
     output: str | msgspec.UnsetType = msgspec.UNSET
@@ -411,7 +421,7 @@ class EventPart(msgspec.Struct):
         if planned.do == "churn":
             part.how = planned.how
         elif planned.do == "run":
-            part._add_command(event.fields)
+            part._add_command(event)
         elif planned.do == "vanish":
             part.share = planned.share
             part.for_s = planned.for_s
@@ -427,7 +437,7 @@ class EventPart(msgspec.Struct):
         part._add_outage(done)
         if done.is_quiet:
             return part
-        part.end_s = done.window.end_s
+        part.end_s = _over_s(event, done)
         if planned.for_s is not None:
             part.cut_after_s = done.cut_after_s
         part.ended = done.counts.ended
@@ -488,12 +498,13 @@ class EventPart(msgspec.Struct):
         by_status = done.counts.error_answers
         self.error_answers = {str(status): by_status[status] for status in sorted(by_status)}
 
-    def _add_command(self, fields: dict[str, Any]) -> None:
+    def _add_command(self, event: RunEvent) -> None:
         """How a command ended. Without a second of it the server ended none in its time."""
-        self.status = fields.get("status")
-        self.took_s = fields.get("took_s", 0.0)
-        self.output = fields.get("output", "")
-        if self.took_s:
+        self.status = event.fields.get("status")
+        self.output = event.fields.get("output", "")
+        if event.end_s is not None:
+            self.took_s = event.fields.get("took_s", 0.0)
+        if self.took_s != 0.0:
             self.ended = 0
 
     def _add_closings(self, done: Provoked) -> None:

@@ -362,6 +362,9 @@ def _load(connection: sqlite3.Connection, *, for_report: bool = False) -> Run:
     run.samples = samples
     run.findings = [*read_findings(connection), *skipped]
     run.checks = read_checks(connection)
+    running = run.running_commands
+    if running:
+        run.events = sorted([*run.events, *running], key=lambda event: event.at_s)
     return run
 
 

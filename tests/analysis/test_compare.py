@@ -312,6 +312,40 @@ def test_a_run_that_was_resumed_is_compared_without_its_interruption() -> None:
         assert row(comparison, key).values == (0.0, 0.0)
 
 
+def test_of_those_that_asyncli_lost_only_the_reopened_ones_are_no_replacements_of_the_server_s() -> None:
+    """Ten of the server's were reopened at once. Of 200 that went with a worker in the last seconds none was, or half of them, or all."""
+    told: list[object] = []
+    for reopened, never_opened, too_near in ((0, 0, False), (100, 0, False), (200, 0, False), (200, 5, False), (5, 0, True)):
+        run = a_run(5_000, hold_s=300.0)
+        for second in range(100, 110):
+            run.ticks[second][1].deaths = {"closed_idle": Deaths(count=1)}
+            run.ticks[second][1].reopened = 1
+        run.ticks[290][1].deaths = {"generator_lost": Deaths(count=200)}
+        run.ticks[292][1].reopened = reopened + never_opened
+        if too_near:
+            # Five of twelve were reopened, of which two were the server's.
+            run.ticks[291][1].deaths = {"closed_idle": Deaths(count=2)}
+        seen = measure("A", "A.db", run).numbers["reopened"]
+        told.append(seen.count if isinstance(seen, Rate) else None)
+    assert told == [10, 10, 10, 10, None]
+
+
+def test_an_interruption_is_left_out_whatever_was_recorded_in_it() -> None:
+    """A second that ends in it has what was counted as it began; and it may have begun right before the hold."""
+    run = a_run(1_000, hold_s=60.0)
+    assert run.hold is not None
+    hours = connection_hours(run)
+    gap = Gap(run.hold.start_s + 20.0, run.hold.start_s + 57.0)
+    within_s = gap.start_s + 0.5
+    resumed = msgspec.structs.replace(run, gaps=[gap])
+    resumed.ticks = [(t_s, tick) for t_s, tick in run.ticks if not within_s < t_s <= gap.end_s]
+    resumed.ticks.append((within_s, msgspec.structs.replace(resumed.ticks[-30][1])))
+    resumed.ticks.sort(key=lambda row: row[0])
+    assert connection_hours(resumed) == pytest.approx(hours - 37.0 * 1_000 / 3600, rel=0.02)
+    early = msgspec.structs.replace(run, gaps=[Gap(run.hold.start_s - 0.5, run.hold.start_s + 9.5)])
+    assert early.held_for_s == pytest.approx(50.5)
+
+
 def test_losses_in_one_burst_are_one_event() -> None:
     runs = [a_run(5000, hold_s=60.0, seed=seed) for seed in (1, 2)]
     runs[1].ticks[40][1].deaths = {"reset": Deaths(count=400)}

@@ -16,7 +16,7 @@ from asyncli.analysis.losses import loss_findings
 from asyncli.analysis.losses.attribution import Diagnosis, diagnose
 from asyncli.analysis.saturation import achieved_per_s, has_late_ramp, is_saturated, saturation
 from asyncli.analysis.shared_host import cpus_taken, other_sockets
-from asyncli.analysis.totals import Totals, Unaccounted, fold
+from asyncli.analysis.totals import SHORTAGES, Totals, Unaccounted, fold
 from asyncli.analysis.verdict import LOST, RULES, Case, Judgement
 from asyncli.analysis.verdict import judge as judge_case
 from asyncli.core.histogram import Histogram
@@ -57,7 +57,8 @@ def judge(plan: Plan, of: Totals, **known: Any) -> Judgement:
 def totals(held: int, opened: int, lost: dict[str, int] | None = None, failed: dict[str, int] | None = None) -> Totals:
     whole = Tick(opened=opened, answered=opened, failures=failed or {})
     whole.deaths = {cause: Deaths(count=count) for cause, count in (lost or {}).items()}
-    return Totals(whole=whole, held=held)
+    shortages = [cause.removeprefix("no_") for cause in SHORTAGES & whole.failures.keys()]
+    return Totals(whole=whole, held=held, short_of={None: shortages} if shortages else {})
 
 
 @pytest.mark.parametrize(
@@ -168,6 +169,46 @@ def test_losses_come_before_crossed_limits() -> None:
     # A --fail-if replaces its part of the rule; a ramp that a crossed limit ended explains why few are held.
     assert why(gone, limited=["connections.lost", "connections.held"]) == "; ".join(crossed)
     assert why(few, findings=[Finding(ABORTED, "error", "stopped")]) == "; ".join(crossed)
+
+
+def short_of_ports(first_s: int, last_s: int, of_event: bool) -> Run:
+    """Five minutes after the hold began 40 of 100 clients are ended by a storm, or by the server if ``of_event`` is False, and are refused
+    from then on. In these seconds of the run a connect, of the storm's or another, found no port."""
+    run = a_run(100, hold_s=400.0, reconnect="fixed:1s", events=("300s drop 40%",))
+    assert run.hold is not None
+    began_s = run.hold.start_s + 300.0
+    for t_s, tick in run.ticks:
+        counts = EventCounts()
+        failures = counts.failures if of_event else tick.failures
+        if first_s <= t_s <= last_s:
+            failures["no_ports"] = 3
+        if began_s < t_s <= run.stop_s:
+            tick.held -= 40
+            failures["refused"] = 30
+        tick.held_at_drain = min(tick.held_at_drain, 60)
+        if began_s < t_s <= began_s + 1.0:
+            if of_event:
+                counts.ended = 40
+            else:
+                tick.deaths["reset"] = Deaths(count=40)
+        if counts != EventCounts():
+            tick.events[1] = counts
+    return run
+
+
+@pytest.mark.parametrize("of_event", [True, False])
+def test_a_shortage_of_asyncli_explains_who_is_missing_while_it_lasts(of_event: bool) -> None:
+    """Each client tries again within 45 s at the latest. What failed in the ramp, or right after an event, was over by then."""
+    told = []
+    for first_s, last_s in ((1, 30), (320, 325), (320, 435)):
+        run = short_of_ports(first_s, last_s, of_event)
+        told.append(judge(run.plan, fold(run), saturated=False, complete=True))
+    assert [judgement.verdict for judgement in told] == ["failed", "failed", "invalid"]
+    reason = verdicts.ran_out_after_event(["ports"], 40, 1) if of_event else verdicts.ran_out(["ports"], 60, 100)
+    assert told[-1].why == reason
+    if of_event:
+        limited = judge(run.plan, fold(run), saturated=False, complete=True, limited=["events.1.not_back"])
+        assert limited.verdict == "passed"
 
 
 def test_exit_statuses() -> None:

@@ -96,3 +96,10 @@ def test_a_backoff_doubles_up_to_its_longest() -> None:
 @pytest.mark.parametrize("policy", POLICIES, ids=[policy.how for policy in POLICIES])
 def test_what_fails_at_once_is_not_tried_again_at_once(policy: Reconnect) -> None:
     assert min(policy.wait_s(9, 1, connection, 1) for connection in range(1_000)) >= 0.1
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_nobody_waits_for_longer_between_two_attempts(policy: Reconnect) -> None:
+    longest_s = max(policy.wait_s(9, 1, connection, failed) for connection in range(2_000) for failed in (1, 3, 40))
+    assert longest_s == pytest.approx(policy.longest_wait_s, rel=0.01)
+    assert longest_s <= policy.longest_wait_s

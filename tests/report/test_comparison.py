@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from contract import parse
 from rich.console import Console
-from synthetic_run import a_run, raised
+from synthetic_run import a_run, raised, spread
 from test_page import Page
 
 from asyncli.analysis.compare import Comparison, Difference, compare
@@ -21,7 +21,7 @@ from asyncli.core.histogram import Histogram
 from asyncli.model.records import Deaths
 from asyncli.model.run import Run
 from asyncli.report.comparison_report import comparison_document, to_json
-from asyncli.report.differences import amounts
+from asyncli.report.differences import amounts, wide_values
 from asyncli.report.figures.drawing import NARROW, WIDE, NothingToDraw
 from asyncli.report.figures.forest import forest
 from asyncli.report.html import page
@@ -118,6 +118,30 @@ def made(unit: str, values: tuple[float | None, float | None], ci95: tuple[float
 def test_numbers_have_one_unit_and_digits_by_their_interval(one: Difference, shown: tuple[str, ...]) -> None:
     found = amounts(one)
     assert (found.unit, found.first, found.second, found.difference, found.interval, found.percent) == shown
+
+
+def test_an_interval_beyond_both_values_says_which_may_be_larger() -> None:
+    """Of two latencies the difference is no less than -A, and no more than B: as far as these are known."""
+    steady = a_run(5_000, hold_s=120.0, seed=2)
+    moody = a_run(5_000, hold_s=120.0)
+    assert moody.hold is not None
+    for place, (t_s, tick) in enumerate(moody.ticks):
+        if t_s > moody.hold.start_s and place // 12 % 2:
+            tick.latency_us = spread(1_500, tick.sent)
+    told = {}
+    for first, second in ((moody, steady), (steady, moody), (steady, steady)):
+        comparison = compared(first, second)
+        [row] = [row for row in comparison.differences if row.key == "latency.p50"]
+        told[row.larger_than_seen] = [note for note in wide_values(row) if "latency p50" in note]
+        if row.larger_than_seen[0]:
+            assert row.ci95 is not None
+            assert row.ci95[0] < -(row.values[0] or 0.0)
+            assert "below -A" in " ".join(printed(comparison).split())
+    assert {which: len(notes) for which, notes in told.items()} == {(True, False): 1, (False, True): 1, (False, False): 0}
+    assert ("A itself" in told[True, False][0], "1.5 ms" in told[True, False][0]) == (True, True)
+    assert ("B itself" in told[False, True][0], "1.5 ms" in told[False, True][0]) == (True, True)
+    # What may be below zero, as what is left over, needs no reason.
+    assert made("bytes", (19.0, 774.0), (-153.0, 1_748.0)).larger_than_seen == (False, False)
 
 
 def test_comparison_page_is_complete_and_self_contained(unlike: Comparison) -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
 import pytest
 from made_runs import KINDS
-from synthetic_run import a_run
+from recording import write_run
+from synthetic_run import a_run, cut
 
 from asyncli.analysis.away import Away, AwayAtLeast
 from asyncli.analysis.noticed import Noticed, WhyNotKnown
 from asyncli.analysis.provoked import Back, Closed, EventLatency, SentAgain, ServerPrice
 from asyncli.analysis.slow_readers import SlowReaderCost, SlowReaders, Why
-from asyncli.model.records import Gap, RunEvent
+from asyncli.model.records import EventCounts, Gap, RunEvent
 from asyncli.report.event_lines import line_of
 from asyncli.report.run_events import _beats_counted, _clean
 from asyncli.report.run_provoked import (
@@ -30,6 +32,7 @@ from asyncli.report.run_provoked import (
 )
 from asyncli.report.summary import summarise
 from asyncli.report.summary_parts import EventPart
+from asyncli.store.reader import read_run
 
 
 def storm(*, not_back: int, ended_again: int = 0) -> EventPart:
@@ -371,3 +374,47 @@ def test_an_interruption_is_no_part_of_the_hold(lasted_s: float | None, into_hol
     events = summarise(run).events
     assert events
     assert events[0].into_hold_s == pytest.approx(into_hold_s)
+
+
+def killed_in_its_command(path: Path, after_s: float, words: str = "run ./deploy") -> list[EventPart]:
+    """What the report says of the events of a run whose session was killed so long after its hold began, in the command of its first event."""
+    run = a_run(100, hold_s=60.0, events=(f"10s {words}", "40s run ./late"))
+    assert run.hold is not None
+    begins_s = run.hold.start_s + 10.0
+    for t_s, tick in run.ticks:
+        if begins_s + 2.0 < t_s <= begins_s + 3.0:
+            tick.events[1] = EventCounts(ended=5, attempts=5, opened=5)
+            for _ in range(5):
+                tick.events[1].back_ms.add(2_500)
+            tick.opened += 5
+    killed = read_run(write_run(cut(run, run.hold.start_s + after_s), path))
+    events = summarise(killed).events
+    return [] if events is msgspec.UNSET else events
+
+
+def test_a_command_of_an_unfinished_run_had_not_ended(tmp_path: Path) -> None:
+    """Its event is recorded as it ends."""
+    [part] = killed_in_its_command(tmp_path / "long.db", 40.5)
+    assert (part.number, part.kind, part.ended, part.not_back) == (1, "run", 5, 0)
+    assert (part.status, part.took_s, part.end_s) == (None, msgspec.UNSET, None)
+    assert part.into_hold_s == pytest.approx(10.0)
+    assert "not ended" in _command(part)
+    assert "not ended" in line_of(part, "http")
+    # One second after its instant it had surely begun.
+    [part] = killed_in_its_command(tmp_path / "short.db", 11.5)
+    assert (part.ended, part.end_s) == (0, None)
+    assert killed_in_its_command(tmp_path / "none.db", 10.5) == []
+
+
+def test_a_run_that_came_to_its_end_has_the_commands_that_it_ran() -> None:
+    run = a_run(100, hold_s=60.0, events=("10s run ./deploy", "20s mark here"))
+    assert run.running_commands == []
+    unfinished = msgspec.structs.replace(run, complete=False)
+    # It drains, so each command was ended and recorded.
+    assert unfinished.running_commands == []
+    killed = cut(msgspec.structs.replace(run), 40.0)
+    assert [event.fields for event in killed.running_commands] == [{"number": 1}]
+    # A resumed run runs no commands, and records the earlier ones.
+    assert msgspec.structs.replace(killed, gaps=[Gap(30.0, 35.0)]).running_commands == []
+    ended = RunEvent("run", killed.running_commands[0].at_s, 30.0, "./deploy", {"number": 1, "status": 0})
+    assert msgspec.structs.replace(killed, events=[ended]).running_commands == []
