@@ -55,6 +55,8 @@ class Comebacks:
         self._command: tuple[int, float] | None = None
         # Until when it may end connections from before that command.
         self._earlier_until = -math.inf
+        #: How many answers came to those who come back, also those with errors.
+        self.answers = 0
         # A heap of rows by the instant to connect.
         self._due: list[tuple[float, int]] = []
 
@@ -236,6 +238,7 @@ class Comebacks:
 
     def refused_with_error(self, row: int, status: int) -> None:
         """An event's row had an answer with this HTTP status, as to the handshake of a protocol."""
+        self.answers += 1
         answers = self.counts_of(self.event_of[row]).error_answers
         answers[status] = answers.get(status, 0) + 1
 
@@ -243,6 +246,7 @@ class Comebacks:
         """An event's row is back, which counts from the end of its outage. ``answer_s``: how long
         its first answer took.
         """
+        self.answers += 1
         event = self.event_of.pop(row)
         self._answered_with_error.discard(row)
         counts = self.counts_of(event)

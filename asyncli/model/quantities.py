@@ -486,7 +486,12 @@ _OF_EVENTS: Sequence[Quantity] = (
         "events.*.no_answers_s",
         "s",
         "the longest time of two seconds or more in which no client had an answer, though some "
-        "waited for one or tried to come back",
+        "waited for one or tried to come back, at least",
+    ),
+    Quantity(
+        "events.*.no_answers_at_most_s",
+        "s",
+        "the most that no_answers_s may be: the same where it is wholly known",
     ),
     Quantity(
         "events.*.stood_still_s",

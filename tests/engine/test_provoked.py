@@ -149,6 +149,29 @@ def test_syns_that_were_sent_again_on_the_way_back_are_counted(connect_s: float,
     assert (whole.tcp.connects, whole.tcp.segments, whole.tcp.heartbeats) == (again, again, 0)
 
 
+def test_the_first_and_the_last_answer_of_each_second_are_noted() -> None:
+    """All are ended 10 s into the hold, and back 3.5 s later, with the first of their answers 0.2 s after that."""
+    orders = shard(events=[("10s", "storm")], reconnect="fixed:3500ms")
+    ticks = list(simulate(orders, SimServer(latency_s=0.2), 60.0))
+    event_s = orders.ramp.end_s + 10.0
+    before = [tick.answered_s for tick in ticks if tick.answered_s is not None and tick.answered_s[1] <= event_s]
+    after = [tick.answered_s for tick in ticks if tick.answered_s is not None and tick.answered_s[0] > event_s]
+    assert event_s - 0.1 < before[-1][1] <= event_s
+    assert after[0][0] == pytest.approx(event_s + 3.7, abs=0.01)
+    for tick in ticks:
+        assert (tick.answered_s is not None) is (tick.answered > 0)
+        if tick.answered_s is not None:
+            first_s, last_s = tick.answered_s
+            assert tick.second - 1 <= first_s <= last_s <= tick.second
+    whole = Tick()
+    for tick in ticks:
+        whole.merge_counts(tick)
+    noted = [tick.answered_s for tick in ticks if tick.answered_s is not None]
+    assert whole.answered_s == (noted[0][0], noted[-1][1])
+    # A run without events pays for nothing.
+    assert all(tick.answered_s is None for tick in simulate(shard(), SimServer(), 60.0))
+
+
 class _WarmingUp(SimNet):
     """Answers with 503 from 10 s after the ramp's end until ``well_at``, and closes after it where ``closes``."""
 
