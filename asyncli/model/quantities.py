@@ -583,7 +583,10 @@ _OF_EVENTS: Sequence[Quantity] = (
         "the server let the silent clients go as they connected anew",
     ),
     Quantity(
-        "events.*.waiting", "count", "clients whose turn to come back was after the hold's end"
+        "events.*.waiting",
+        "count",
+        "clients whose turn to come back was after the hold's end, or who were on their way then "
+        "for no longer than others",
     ),
     Quantity(
         "events.*.unheard", "count", "listeners whom the server sent nothing since they hear again"
