@@ -9,7 +9,7 @@ from typing import NamedTuple
 from asyncli.analysis.constants import FEWEST, HALF, PART
 from asyncli.findings.event_words import EventWords, MarkWords
 from asyncli.model.records import CHURN, Gap, RunEvent
-from asyncli.model.run import EVENT_SETTLES_S, TICK_S, Run
+from asyncli.model.run import EVENT_SETTLES_S, TICK_S, Run, answered_between
 
 
 def events_begun_in(run: Run, from_s: float) -> list[EventWords]:
@@ -26,8 +26,9 @@ def events_begun_in(run: Run, from_s: float) -> list[EventWords]:
 
 def events_of_silence(run: Run, from_s: float) -> list[EventWords]:
     """The events to which a silence belongs: the second that ended at ``from_s`` is the last one
-    with an answer. How many came in it tells about when the silence began; events are left out by
-    whose beginning more answers were due than came.
+    with an answer. The instant of that, or where it was not recorded how many came in that second,
+    tells when the silence began; events are left out by whose beginning more answers were due since
+    then than chance may leave out.
     """
     times = _times(run)
     since_s = from_s - TICK_S
@@ -35,8 +36,13 @@ def events_of_silence(run: Run, from_s: float) -> list[EventWords]:
     last = run.ticks_between(from_s - TICK_S / 2, from_s + TICK_S / 2)
     came = sum(tick.answered for _, tick in last)
     per_s = sum(tick.answered for _, tick in usual) / max(1, len(usual))
+    instants = [answered_between(*row) for row in last]
     began_s = from_s
-    if came < per_s:
+    if instants and instants[-1] is not None:
+        _, began_s = instants[-1]
+        came = 0
+        since_s = began_s
+    elif came < per_s:
         began_s = since_s + came / per_s
     before = [time for time in times if _is_possible(came, per_s * (time.began_s - since_s))]
     near = _near(before, run, began_s) or _near(times, run, from_s)

@@ -25,7 +25,7 @@ from asyncli.analysis.slope import MOST_BINS, PAGES
 from asyncli.analysis.slow_readers import SlowReaders, slow_readers
 from asyncli.analysis.standstill import longest_by_event
 from asyncli.analysis.totals import Lateness, in_ms
-from asyncli.analysis.without_answers import longest_without_answers
+from asyncli.analysis.without_answers import WithoutAnswers, longest_without_answers
 from asyncli.core.histogram import Histogram
 from asyncli.findings.probes import MASTER_ENDED
 from asyncli.model import metrics
@@ -185,9 +185,11 @@ class Provoked(msgspec.Struct, frozen=True):
     listen_overflows: float | None
     segments_sent_again: int
     #: The longest time of two seconds or more that began in its time, and in which no client had an
-    #: answer though some waited for one or tried to come back (s, by whole seconds); 0 without one.
-    #: None where clients send no heartbeats.
+    #: answer though some waited for one or tried to come back (s, at least); 0 without one. None
+    #: where clients send no heartbeats.
     no_answers_s: float | None = None
+    #: The longest that it may have been (s; infinite: no end of it is known).
+    no_answers_at_most_s: float | None = None
     #: The longest time that began in its time, and in which the server stood still (s): from the
     #: first to the last reading of that; 0 without one.
     stood_still_s: float = 0.0
@@ -257,17 +259,20 @@ def provoked(run: Run, memory: Series, *, collected: bool = False) -> dict[int, 
         least_held=LeastHeld(run),
         closings=closed_by_commands(run, noticed),
     )
-    silent_s = longest_without_answers(run)
+    silences = longest_without_answers(run)
     still_s = longest_by_event(run)
     told = {}
     for number, window in windows.items():
         others_ms = _others_p99(run, number, times[number], due_us[number])
         meanwhile_ms = (others_ms, outside_ms)
         done = _provoked(run, number, window, known, meanwhile_ms, noticed.get(number))
-        no_answers_s = None if run.plan.listens else silent_s.get(number, 0.0)
+        no_answers_s = no_answers_at_most_s = None
+        if not run.plan.listens:
+            no_answers_s, no_answers_at_most_s = silences.get(number, WithoutAnswers(0.0, 0.0))
         told[number] = msgspec.structs.replace(
             done,
             no_answers_s=no_answers_s,
+            no_answers_at_most_s=no_answers_at_most_s,
             stood_still_s=still_s.get(number, 0.0),
             is_quiet=number in run.quiet_commands,
         )

@@ -47,14 +47,15 @@ class Comebacks:
         self.counts_since: dict[int, float] = {}
         self._begun_at: dict[int, float] = {}
         self._over_at: dict[int, float] = {}
-        # Of those whom churn has ended: since when each connects, and how long the slowest that is
-        # back took from then on (s).
-        self._turn_at: dict[int, float] = {}
-        self._slowest_way_s = 0.0
+        # By the event's number, the slowest connect and the slowest first answer of those who came
+        # back, until the last tick (us).
+        self._slowest_us: dict[int, tuple[int, int]] = {}
         # The last command: its event, and until when its effects may last.
         self._command: tuple[int, float] | None = None
         # Until when it may end connections from before that command.
         self._earlier_until = -math.inf
+        #: How many answers came to those who come back, also those with errors.
+        self.answers = 0
         # A heap of rows by the instant to connect.
         self._due: list[tuple[float, int]] = []
 
@@ -137,7 +138,6 @@ class Comebacks:
                 counts.ended_again += 1
                 counts.until_ended_ms.add((now - left_before_at) * 1e3)
             self.counts_since.pop(row, None)
-            self._turn_at.pop(row, None)
             self._answered_with_error.discard(row)
         self.event_of[row] = event
 
@@ -183,8 +183,6 @@ class Comebacks:
             counts = self.counts_of(event)
             counts.attempts += 1
             counts.lateness_us.add((now - due) * 1e6)
-        if event == CHURN:
-            self._turn_at.setdefault(row, now)
         return row
 
     # -- how an attempt went
@@ -262,6 +260,7 @@ class Comebacks:
 
     def refused_with_error(self, row: int, status: int) -> None:
         """An event's row had an answer with this HTTP status, as to the handshake of a protocol."""
+        self.answers += 1
         answers = self.counts_of(self.event_of[row]).error_answers
         answers[status] = answers.get(status, 0) + 1
 
@@ -269,6 +268,7 @@ class Comebacks:
         """An event's row is back, which counts from the end of its outage. ``answer_s``: how long
         its first answer took.
         """
+        self.answers += 1
         event = self.event_of.pop(row)
         self._answered_with_error.discard(row)
         counts = self.counts_of(event)
@@ -278,9 +278,6 @@ class Comebacks:
             since = left_at
         counts.back_ms.add((now - since) * 1e3)
         counts.away_ms.add((now - left_at) * 1e3)
-        if event == CHURN:
-            way_s = now - self._turn_at.pop(row, now)
-            self._slowest_way_s = max(self._slowest_way_s, way_s)
         if answer_s is not None:
             counts.answer_us.add(answer_s * 1e6)
 
@@ -295,15 +292,26 @@ class Comebacks:
         if event is not None:
             self.counts_of(event).waiting += 1
 
-    def is_on_its_way(self, row: int, now: float) -> None:
-        """The drain begins while a row is on its first way back. Of churn some always are: who is
-        for no longer than others took was not to be back yet. Who is for longer hangs on the
-        server.
+    def is_in_time(self, row: int, for_s: float) -> bool:
+        """Whether a row that has been on its first way back for so long, or for so long since it
+        connected, is so for no longer than others of its event took: who is for longer hangs on the
+        server. The bound is the slowest connect and the slowest answer of these together: an
+        instant of each client would take 8 B of each.
         """
-        if self.event_of[row] != CHURN:
-            return
-        if now - self._turn_at.get(row, now) <= self._slowest_way_s:
-            self.is_waiting(row)
+        connect_us, answer_us = self._slowest_ways(self.event_of[row])
+        return for_s * 1e6 <= connect_us + answer_us
+
+    def _slowest_ways(self, event: int) -> tuple[int, int]:
+        """The slowest connect and the slowest first answer of an event's clients so far (us)."""
+        connect_us, answer_us = self._slowest_us.get(event, (0, 0))
+        counts = self._counts.get(event)
+        if counts is None:
+            return connect_us, answer_us
+        # Empty ones have -1.
+        return (
+            max(connect_us, counts.connect_us.greatest),
+            max(answer_us, counts.answer_us.greatest),
+        )
 
     def is_still_away(self, row: int, now: float) -> None:
         """The drain begins, or has begun, and an event's row is not back."""
@@ -319,5 +327,7 @@ class Comebacks:
     def take_counts(self) -> dict[int, EventCounts]:
         """The counts since the last call."""
         counts = self._counts
+        for event in counts:
+            self._slowest_us[event] = self._slowest_ways(event)
         self._counts = {}
         return counts

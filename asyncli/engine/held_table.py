@@ -73,6 +73,12 @@ class ConnectionTable:
         self._provokes = bool(shard.events or shard.churn_per_s or shard.reconnect)
         self._events = EventSchedule(shard, self._connections)
         self._churn = Churn(shard, self._connections)
+        self._t0 = 0.0
+        # How many answers had come in this second when that was last noted; when the first of them
+        # came (None: none did), and the last.
+        self._answers_noted = 0
+        self._first_answer: float | None = None
+        self._last_answer = 0.0
         self._next_sweep = 0.0
         self._closing_row = 0
         self._started = False
@@ -84,6 +90,7 @@ class ConnectionTable:
         """Begin the schedule at ``t0`` on the net's clock."""
         now = self._net.clock()
         self._started = True
+        self._t0 = t0
         self._connections.start(now)
         self._ramp.start(t0)
         if self._replaces:
@@ -149,14 +156,26 @@ class ConnectionTable:
                 busy = self._open_due(begun) or busy
         events = connections.take_events(_MOST_EVENTS)
         now = net.clock()
-        if self._holds_streams and not connections.draining:
+        if self._holds_streams:
             self._reopen_streams(now)
         if now >= self._next_sweep:
             self._next_sweep = now + _SWEEP_S
             connections.expire(now)
             connections.close_handles()
+        if self._provokes:
+            self._note_answers(now)
         self.note_stall(now - begun)
         return now if busy or events == _MOST_EVENTS else self._next_instant(now)
+
+    def _note_answers(self, now: float) -> None:
+        """Note when answers came, if some did in this turn: those of a turn are at one instant."""
+        connections = self._connections
+        answers = connections.tick.answered + connections.comebacks.answers
+        if answers != self._answers_noted:
+            self._answers_noted = answers
+            self._last_answer = now
+            if self._first_answer is None:
+                self._first_answer = now
 
     def note_stall(self, seconds: float) -> None:
         """The driver called :meth:`turn` this long after its instant."""
@@ -168,6 +187,11 @@ class ConnectionTable:
         """The counts since the last call, with the gauges of now."""
         connections = self._connections
         tick = connections.take_tick()
+        if self._first_answer is not None:
+            tick.answered_s = (self._first_answer - self._t0, self._last_answer - self._t0)
+            self._first_answer = None
+        # Those of the next one count from zero.
+        self._answers_noted = connections.comebacks.answers
         tick.second = second
         tick.workers = 1
         tick.held = connections.held
@@ -288,10 +312,12 @@ class ConnectionTable:
             connections.wheel.add(row, later)
 
     def _reopen_streams(self, now: float) -> None:
-        """Reopen lost streams: all of a row at once, rows as fast as the ramp, not during a
-        heartbeat, which may be a HEAD.
+        """Reopen lost streams until the drain: all of a row at once, rows as fast as the ramp, not
+        during a heartbeat, which may be a HEAD.
         """
         connections, missing = self._connections, self._missing
+        if connections.draining:
+            return
         for due in connections.missing_streams(now):
             heappush(missing, due)
         while missing and missing[0][0] <= now:

@@ -486,7 +486,12 @@ _OF_EVENTS: Sequence[Quantity] = (
         "events.*.no_answers_s",
         "s",
         "the longest time of two seconds or more in which no client had an answer, though some "
-        "waited for one or tried to come back",
+        "waited for one or tried to come back, at least",
+    ),
+    Quantity(
+        "events.*.no_answers_at_most_s",
+        "s",
+        "the most that no_answers_s may be: the same where it is wholly known",
     ),
     Quantity(
         "events.*.stood_still_s",
@@ -578,7 +583,10 @@ _OF_EVENTS: Sequence[Quantity] = (
         "the server let the silent clients go as they connected anew",
     ),
     Quantity(
-        "events.*.waiting", "count", "clients whose turn to come back was after the hold's end"
+        "events.*.waiting",
+        "count",
+        "clients whose turn to come back was after the hold's end, or who were on their way then "
+        "for no longer than others",
     ),
     Quantity(
         "events.*.unheard", "count", "listeners whom the server sent nothing since they hear again"

@@ -355,9 +355,9 @@ class EventCounts(msgspec.Struct):
     resends_ms: Histogram = msgspec.field(default_factory=Histogram)
     #: Of those whom it ended, those whom another event ended before their first answer.
     ended_again: Count = 0
-    #: Those who were not to be back yet when the drain began; of churn, also those on their first
-    #: way back for no longer than others took on theirs; and those who were heard again, and waited
-    #: only for a kernel to send again what was lost in the silence.
+    #: Those who were not to be back yet when the drain began: whose turn was to come, or who were
+    #: on their first way back for no longer than others took on theirs; and those who were heard
+    #: again, and waited only for a kernel to send again what was lost in the silence.
     waiting: Count = 0
     #: Those whose connections stood again, of which nothing tells whether they were back: they only
     #: listen, and the server sent them nothing until the drain, or until another event.
@@ -463,7 +463,7 @@ class Tick(msgspec.Struct):
     from due to sent.
     """
 
-    not_added: ClassVar[tuple[str, ...]] = ("second", "longest_wait_s", *GAUGES)
+    not_added: ClassVar[tuple[str, ...]] = ("second", "longest_wait_s", "answered_s", *GAUGES)
 
     #: The tick's end, in whole seconds since the common start T0.
     second: int = 0
@@ -531,6 +531,9 @@ class Tick(msgspec.Struct):
     tcp: TcpCounts | None = None
     #: By the event's number, from 1; that of churn is 0.
     events: dict[int, EventCounts] = msgspec.field(default_factory=dict)
+    #: When the first and the last answer came, also one with an error (seconds since T0), of all
+    #: workers. None without any, without events of the plan, and in files of older versions.
+    answered_s: tuple[float, float] | None = None
 
     @property
     def lost(self) -> int:
@@ -613,6 +616,10 @@ class Tick(msgspec.Struct):
         # The gauges of its parts, such as open streams, stay as they are.
         whole.merge_gauges(self)
         copy_counts(whole, self)
+        if other.answered_s is not None:
+            first_s, last_s = self.answered_s or other.answered_s
+            other_first_s, other_last_s = other.answered_s
+            self.answered_s = (min(first_s, other_first_s), max(last_s, other_last_s))
 
     def merge_gauges(self, other: Tick) -> None:
         """Add the gauges of another worker's tick."""

@@ -510,6 +510,17 @@ class Run(msgspec.Struct, dict=True):
         return _spans_outside(windows, -math.inf, math.inf)
 
 
+def answered_between(t_s: float, tick: Tick) -> tuple[float, float] | None:
+    """When the first and the last answer came in the tick that ended at ``t_s`` (s on the run's
+    clock); None without any, and where that was not recorded.
+    """
+    if tick.answered_s is None:
+        return None
+    t0_s = t_s - tick.second
+    first_s, last_s = tick.answered_s
+    return t0_s + first_s, t0_s + last_s
+
+
 def _spans_outside(gaps: Sequence[Gap], start_s: float, end_s: float) -> list[tuple[float, float]]:
     """The parts of [start, end] outside ``gaps``, which are in order; at least one."""
     spans = []

@@ -24,6 +24,7 @@ _OF_A_MARK = ("number", "at_s", "end_s", "into_hold_s")
 # known of commands, of those that fall silent and of those that stall.
 _NEVER_OF_CHURN = (
     "no_answers_s",
+    "no_answers_at_most_s",
     "stood_still_s",
     "status",
     "took_s",

@@ -109,9 +109,12 @@ def without_answers(event: EventPart) -> str:
     still_s = event.stood_still_s or 0.0
     if still_s > silent_s + MISSED_S:
         return f"; the server stood still for {format_duration(round(still_s))} or more"
-    if silent_s:
-        return f"; no client was answered for {format_duration(round(silent_s))} or more"
-    return ""
+    if not silent_s:
+        return ""
+    text = f"; no client was answered for {format_duration(silent_s)}"
+    if event.no_answers_at_most_s == silent_s:
+        return text
+    return f"{text} or more"
 
 
 def _of_clients(event: EventPart) -> str:

@@ -4,6 +4,7 @@ otherwise; null is unknown.
 
 from __future__ import annotations
 
+import math
 from typing import Any, TypeVar
 
 import msgspec
@@ -397,10 +398,13 @@ class EventPart(msgspec.Struct):
     descriptors_spent: SpentDescriptors | msgspec.UnsetType | None = msgspec.UNSET
     listen_overflows: float | msgspec.UnsetType | None = msgspec.UNSET
     segments_sent_again: int | msgspec.UnsetType = msgspec.UNSET
-    #: The longest time of two seconds or more that began in its time, and in which no heartbeat was
-    #: answered though some waited (s, by whole seconds); 0 without one. Null where clients send no
-    #: heartbeats.
+    #: The longest time of two seconds or more that began in its time, and in which no client had an
+    #: answer though some waited for one or tried to come back (s); 0 without one. Null where
+    #: clients send no heartbeats.
     no_answers_s: float | msgspec.UnsetType | None = msgspec.UNSET
+    #: The longest that it may have been (s): the same where it is wholly known; null where no end
+    #: of it is.
+    no_answers_at_most_s: float | msgspec.UnsetType | None = msgspec.UNSET
     #: The longest time that began in its time, and in which the server stood still (s): from the
     #: first to the last reading of that; 0 without one.
     stood_still_s: float | msgspec.UnsetType = msgspec.UNSET
@@ -475,6 +479,7 @@ class EventPart(msgspec.Struct):
         self.latency_ms = done.latency_ms
         if self.kind != "churn":
             self.no_answers_s = done.no_answers_s
+            self.no_answers_at_most_s = _bounded(done.no_answers_at_most_s)
             self.stood_still_s = done.stood_still_s
 
     def _add_clients(self, done: Provoked) -> None:
@@ -541,6 +546,13 @@ class EventPart(msgspec.Struct):
         )
         if done.slow_readers is not None:
             self.slow_readers = done.slow_readers
+
+
+def _bounded(most: float | None) -> float | None:
+    """The most that a value may be; None where it has no bound."""
+    if most is None or math.isinf(most):
+        return None
+    return most
 
 
 def took_nobody(event: EventPart) -> bool:

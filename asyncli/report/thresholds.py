@@ -442,6 +442,8 @@ def _of_time_of_event(
     of it.
     """
     outcome = _of_time_away(threshold, value, bound, document)
+    if outcome is None:
+        outcome = _of_time_without_answers(threshold, value, bound, document)
     if value is not None or outcome is not None:
         return outcome
     if threshold.comparison in (">", ">="):
@@ -526,6 +528,32 @@ def _of_time_away(
     bounds = [f"some were not back, so {format_duration(least_s)} at least"]
     if value is not None:
         bounds.append(f"{format_duration(value)} at most")
+    return Outcome(threshold, None, None, why=" and ".join(bounds))
+
+
+def _of_time_without_answers(
+    threshold: Threshold, value: float | None, bound: Fraction, document: Mapping[str, Any]
+) -> Outcome | None:
+    """The outcome of a limit on how long no client had an answer, where that is not exactly known;
+    None where it is, and of any other limit.
+    """
+    event, _, figure = threshold.key.rpartition(".")
+    _, _, number = event.rpartition(".")
+    if figure != "no_answers_s" or value is None:
+        return None
+    part = _numbered(document["events"], number)
+    if part is None or "no_answers_at_most_s" not in part:
+        # An older version's.
+        return None
+    most_s = _finite(part["no_answers_at_most_s"])
+    if most_s == value:
+        return None
+    crossed = _is_crossed_within(threshold.comparison, value, most_s, bound)
+    if crossed is not None:
+        return Outcome(threshold, value, crossed, has_more=crossed)
+    bounds = [f"{format_duration(value)} at least"]
+    if most_s is not None:
+        bounds.append(f"{format_duration(most_s)} at most")
     return Outcome(threshold, None, None, why=" and ".join(bounds))
 
 

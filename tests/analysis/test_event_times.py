@@ -142,6 +142,20 @@ def test_a_silence_that_had_begun_before_an_event_is_not_that_one_s(in_last_seco
     assert [number for number in (1, 2) if done[number].no_answers_s] == events
 
 
+@pytest.mark.parametrize(("last_s", "events"), [(28.9, [1]), (29.08, [2]), (29.1, [2])])
+def test_a_silence_of_which_the_last_answer_is_known_belongs_to_the_event_of_that_instant(last_s: float, events: list[int]) -> None:
+    """Of 200 answers a second, 40 were due between the last one and the beginning of the second event, though most of that second came."""
+    run = silent(30, 32)
+    [(t_s, tick)] = [(t_s, tick) for t_s, tick in run.ticks if 29.0 < t_s < 29.5]
+    tick.answered_s = (tick.second - 1.0, tick.second - (t_s - last_s))
+    run = command(command(run, begun_s=28.1, took_s=0.2), begun_s=29.1, took_s=0.1, number=2)
+    for _, other in run.ticks:
+        other.answered = min(other.answered, 200)
+    tick.answered = 180
+    [finding] = stalls(run)
+    assert named(finding) == events
+
+
 def test_a_path_that_was_down_is_looked_at_before_a_command() -> None:
     told = no_answers(30.0, 34.0, 10, "nginx", "unacknowledged", None, 1, None, None, events=[{"number": 1, "kind": "run"}])
     assert told.remedy.startswith("see routes")

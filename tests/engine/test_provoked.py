@@ -150,6 +150,29 @@ def test_syns_that_were_sent_again_on_the_way_back_are_counted(connect_s: float,
     assert (whole.tcp.connects, whole.tcp.segments, whole.tcp.heartbeats) == (again, again, 0)
 
 
+def test_the_first_and_the_last_answer_of_each_second_are_noted() -> None:
+    """All are ended 10 s into the hold, and back 3.5 s later, with the first of their answers 0.2 s after that."""
+    orders = shard(events=[("10s", "storm")], reconnect="fixed:3500ms")
+    ticks = list(simulate(orders, SimServer(latency_s=0.2), 60.0))
+    event_s = orders.ramp.end_s + 10.0
+    before = [tick.answered_s for tick in ticks if tick.answered_s is not None and tick.answered_s[1] <= event_s]
+    after = [tick.answered_s for tick in ticks if tick.answered_s is not None and tick.answered_s[0] > event_s]
+    assert event_s - 0.1 < before[-1][1] <= event_s
+    assert after[0][0] == pytest.approx(event_s + 3.7, abs=0.01)
+    for tick in ticks:
+        assert (tick.answered_s is not None) is (tick.answered > 0)
+        if tick.answered_s is not None:
+            first_s, last_s = tick.answered_s
+            assert tick.second - 1 <= first_s <= last_s <= tick.second
+    whole = Tick()
+    for tick in ticks:
+        whole.merge_counts(tick)
+    noted = [tick.answered_s for tick in ticks if tick.answered_s is not None]
+    assert whole.answered_s == (noted[0][0], noted[-1][1])
+    # A run without events pays for nothing.
+    assert all(tick.answered_s is None for tick in simulate(shard(), SimServer(), 60.0))
+
+
 class _WarmingUp(SimNet):
     """Answers with 503 from 10 s after the ramp's end until ``well_at``, and closes after it where ``closes``."""
 
@@ -274,6 +297,30 @@ def test_of_churn_those_on_their_first_way_back_are_no_shortfall() -> None:
     assert 25 < churned.waiting < 35
     assert churned.away == 0
     assert max(tick.held_at_drain for tick in ticks) == MANY - churned.waiting
+
+
+@pytest.mark.parametrize("event", ["drop 50%", "vanish 50% for 500ms", "storm"])
+@pytest.mark.parametrize("connect_s", [0.0, 0.1])
+def test_those_on_their_first_way_back_for_no_longer_than_others_were_not_to_be_back(event: str, connect_s: float) -> None:
+    """Some are at any instant of two seconds, of which the hold had less after the event."""
+    orders = shard(events=[("58500ms", event)], reconnect="jitter:2s", connections=MANY)
+    ticks = list(simulate(orders, SimServer(latency_s=0.1, connect_s=connect_s), 60.0))
+    counts = added_up(*ticks).events[1]
+    assert counts.back_ms.count > 200
+    assert counts.attempts > counts.back_ms.count
+    assert counts.away == 0
+    assert counts.back_ms.count + counts.waiting == counts.ended
+    assert max(tick.held_at_drain for tick in ticks) == MANY - counts.waiting
+
+
+def test_those_on_their_first_way_back_for_longer_than_others_are_not_back() -> None:
+    """The server answers nobody in the last half second, in which a quarter come; others were answered within a tenth."""
+    orders = shard(events=[("58s", "storm")], reconnect="jitter:2s", connections=MANY)
+    event = added_up(*simulate(orders, SimServer(latency_s=0.1, stalls_s=(59.5 + orders.ramp.end_s, 90.0)), 60.0)).events[1]
+    assert event.back_ms.count > MANY / 2
+    assert 0.4 * MANY / 4 < event.away < MANY / 4 + MANY / 20
+    # None was answered who came at the end.
+    assert event.waiting < 3 * MANY / 20
 
 
 @pytest.mark.parametrize("policy", ["now", "jitter:2s"])

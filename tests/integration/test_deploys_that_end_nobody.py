@@ -11,6 +11,8 @@ import fault_table
 from contract import document
 from programs import Done, here, recorded, require_whole, serving_by
 
+from asyncli.model.units import format_duration
+
 SERVER = Path(__file__).parent / "deploying_server.py"
 
 
@@ -52,7 +54,7 @@ def test_a_command_that_freezes_the_server(tmp_path: Path) -> None:
     assert silence["fields"]["events"] == [{"number": 1, "kind": "run"}]
     assert ("event 1" in silence["remedy"], "firewalls" in silence["remedy"]) == (True, False)
     said = " ".join(here(tmp_path, "report", "run.db").out.split())
-    assert f"answered for {round(command['no_answers_s'])} s" in said
+    assert f"answered for {format_duration(command['no_answers_s'])}" in said
     run.require_row("test_a_command_that_freezes_the_server")
 
 

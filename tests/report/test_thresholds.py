@@ -443,6 +443,30 @@ def test_churn_has_limits_of_its_own(text: str, is_crossed: bool) -> None:
     assert not stays_crossed(threshold)
 
 
+@pytest.mark.parametrize(
+    ("most_s", "text", "crossed"),
+    [
+        (4.6, "> 2s", True),
+        (4.6, "> 4s", None),
+        (4.6, "> 5s", False),
+        (None, "> 2s", True),
+        (None, "> 5s", None),
+        ("exact", "> 2s", True),
+        ("exact", "> 4s", False),
+        (3.0, "> 2s", True),
+        (3.0, "> 4s", False),
+    ],
+)
+def test_a_limit_within_the_bounds_of_a_time_without_answers_is_undecided(most_s: float | str | None, text: str, crossed: bool | None) -> None:
+    event: dict[str, Any] = {"number": 1, "no_answers_s": 3.0, "no_answers_at_most_s": most_s}
+    if most_s == "exact":
+        del event["no_answers_at_most_s"]
+    [outcome] = judge([parse(f"events.1.no_answers_s {text}", Summary)], {"events": [event]})
+    assert outcome.crossed is crossed
+    if crossed is None:
+        assert ("at least" in outcome.words, "at most" in outcome.words) == (True, most_s is not None)
+
+
 @pytest.mark.parametrize("figure", ["no_answers_s", "stood_still_s", "took_s", "noticed.all_s", "closes.reset", "slow_readers.user.total"])
 def test_a_limit_on_what_churn_never_has_is_refused(figure: str) -> None:
     text = f"churn.{figure} > 1"
