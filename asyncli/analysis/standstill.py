@@ -12,6 +12,7 @@ import itertools
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
+from functools import cached_property
 
 import msgspec
 
@@ -105,8 +106,13 @@ class _Waiting:
         self._accepted = run.series(SERVER_SOCKETS)
         self._waiting = run.series(SERVER_SOCKETS_WAITING)
         self._dropped = run.series(SERVER_LISTENERS_DROPPED)
-        # Silences in which so many heartbeats were sent that some would have met what still served.
-        self._silences = [silence for silence in silences(run.ticks) if silence.sent >= FEWEST]
+
+    @cached_property
+    def _silences(self) -> list[Silence]:
+        """Those in which so many heartbeats were sent that some would have met what still
+        served.
+        """
+        return [silence for silence in silences(self._run.ticks) if silence.sent >= FEWEST]
 
     @property
     def any_waited(self) -> bool:

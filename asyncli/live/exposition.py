@@ -89,6 +89,7 @@ def families_of(feed: RunFeed) -> Iterator[Metric]:
     yield from _counters(feed, state)
     yield _times("latency", "heartbeat, answered minus due", feed.sums.latency_us)
     yield _times("lateness", "heartbeat, sent minus due", feed.sums.lateness_us)
+    yield from _explained_losses(feed)
     yield from _costs(state)
     yield from _growth(feed)
     yield from _limits(state)
@@ -164,6 +165,20 @@ def _counters(feed: RunFeed, state: LiveState) -> Iterator[Metric]:
         for value_of_label, count in sorted(counted.items()):
             family.add_metric([value_of_label], count)
         yield family
+
+
+def _explained_losses(feed: RunFeed) -> Iterator[Metric]:
+    """No counter: later records may explain a loss otherwise."""
+    if feed.so_far is None or not feed.so_far.explained:
+        return
+    family = GaugeMetricFamily(
+        "asyncli_connections_lost_explained",
+        "lost connections by the report's diagnosis of them, by the run so far",
+        labels=["diagnosis"],
+    )
+    for code, count in sorted(feed.so_far.explained.items()):
+        family.add_metric([code], float(count))
+    yield family
 
 
 def _times(name: str, about: str, times_us: Histogram) -> Metric:

@@ -63,6 +63,9 @@ class CostSoFar(msgspec.Struct, frozen=True):
     limits: tuple[LimitSoFar, ...] = ()
     #: Why connections were lost, where that is known; none of a run that has ended.
     losses: tuple[LossSoFar, ...] = ()
+    #: How many losses each diagnosis explains, by its code, "unexplained" among them; none of the
+    #: last seconds of a run that lasts, whose reasons may not have been read.
+    explained: dict[str, int] = msgspec.field(default_factory=dict)
     #: How long all connections have been held (s).
     held_s: float = 0.0
     #: Of a run that has ended.
@@ -105,6 +108,7 @@ def cost_so_far(run: Run) -> CostSoFar:
         growth=_rates(growth),
         limits=limits,
         losses=() if run.complete else _losses(run, diagnoses),
+        explained=_explained(run, diagnoses),
         held_s=run.held_for_s,
         ending=ending,
     )
@@ -115,12 +119,25 @@ def _losses(run: Run, diagnoses: Sequence[Diagnosis]) -> tuple[LossSoFar, ...]:
     losses = []
     for incident in loss_findings.incidents_of(diagnoses):
         first = incident[0]
-        is_settled = first.from_s <= run.end_s - _SETTLES_S
-        if first.code in _TELL_NOTHING_NEW or not is_settled:
+        if first.code in _TELL_NOTHING_NEW or not _is_settled(run, first):
             continue
         for finding in loss_findings.lost(incident, run.plan.protocol):
             losses.append(LossSoFar(first.code, first.from_s, finding))
     return tuple(losses)
+
+
+def _explained(run: Run, diagnoses: Sequence[Diagnosis]) -> dict[str, int]:
+    """As of :class:`CostSoFar`."""
+    counts: dict[str, int] = {}
+    for diagnosis in diagnoses:
+        if run.complete or _is_settled(run, diagnosis):
+            counts[diagnosis.code] = counts.get(diagnosis.code, 0) + diagnosis.count
+    return counts
+
+
+def _is_settled(run: Run, diagnosis: Diagnosis) -> bool:
+    """Whether its first loss was so long ago that what explains it has been read."""
+    return diagnosis.from_s <= run.end_s - _SETTLES_S
 
 
 def _ending(run: Run, summary: Summary) -> Ending:

@@ -396,20 +396,23 @@ def test_what_is_known_of_many_events_is_told_once_of_each() -> None:
         assert event.noticed.all_s == pytest.approx(noticed_s, abs=1.0)
 
 
-def often_silent(events: int) -> Run:
-    """Every 90 s one more client falls silent for good beside churn, which hides when the server holds none of them."""
+def of_many_events(events: int, kind: str) -> Run:
+    """Every 90 s beside churn: one more client falls silent for good, or many are ended and back."""
+    does = {"vanish": "vanish 0.5%", "drop": "drop 30%"}[kind]
     apart_s = 90
     instants_s = [AT_S + apart_s * place for place in range(events)]
     ends_s = int(instants_s[-1]) + apart_s
-    run = held_run([], [], "vanish 0.5%", "vanish")
-    gone = 0
+    run = held_run([], [], does, kind)
+    number = 0
     for second in range(6, ends_s):
         tick = Tick(second=second, workers=1, answered=10, sent=10, events={CHURN: EventCounts(ended=2, opened=2)})
         tick.latency_us.add(1000)
         if (second - 21) % apart_s == 0:
-            gone += 1
-            tick.events[gone] = EventCounts(chosen=1, ended=1, silenced=1, gone=1)
-        tick.held = CLIENTS - gone
+            number += 1
+            tick.events[number] = EventCounts(chosen=1, ended=1, silenced=1, gone=1)
+            if kind == "drop":
+                tick.events[number] = gone_and_back(60)
+        tick.held = CLIENTS - (number if kind == "vanish" else 0)
         run.ticks.append((second + 0.2, tick))
     instants = list(range(ends_s))
     sockets = [0.0] * 6 + [float(CLIENTS)] * (ends_s - 6)
@@ -417,17 +420,18 @@ def often_silent(events: int) -> Run:
     columns = {metrics.SERVER_SOCKETS: (instants, sockets), metrics.SERVER_PSS_BYTES: (instants, memory)}
     run.samples = Samples([float(second) for second in instants], columns)
     run.phases[2:] = [Phase("hold", 5.2, ends_s - 1.0), Phase("drain", ends_s - 1.0, float(ends_s))]
-    run.events = [RunEvent("vanish", at_s, None, "vanish 0.5%", {"number": number}) for number, at_s in enumerate(instants_s, start=1)]
-    words = tuple(f"{INTO_HOLD_S + apart_s * place:g}s vanish 0.5%" for place in range(events))
-    run.plan = msgspec.structs.replace(run.plan, hold_s=float(ends_s), events=words, churn="1%/m")
+    run.events = [RunEvent(kind, at_s, None, does, {"number": place}) for place, at_s in enumerate(instants_s, start=1)]
+    words = tuple(f"{INTO_HOLD_S + apart_s * place:g}s {does}" for place in range(events))
+    run.plan = msgspec.structs.replace(run.plan, hold_s=float(ends_s), events=words, churn="1%/m", reconnect="now")
     return run
 
 
 @pytest.mark.measures
-def test_what_events_did_is_told_in_time_in_proportion_to_the_run() -> None:
+@pytest.mark.parametrize("kind", ["vanish", "drop"])
+def test_what_events_did_is_told_in_time_in_proportion_to_the_run(kind: str) -> None:
     took_s = []
     for events in (40, 160):
-        run = often_silent(events)
+        run = of_many_events(events, kind)
         began_s = time.process_time()
         assert len(provoked(run, run.series(metrics.SERVER_PSS_BYTES))) == events + 1
         took_s.append(time.process_time() - began_s)

@@ -9,7 +9,10 @@ import pytest
 from recording import write_run
 from synthetic_run import a_run, cut
 
+from asyncli.analysis.losses.attribution import diagnose
+from asyncli.analysis.totals import fold
 from asyncli.live import page_state
+from asyncli.live.exposition import exposition
 from asyncli.live.feed import RunFeed
 from asyncli.model import metrics
 from asyncli.model.records import Deaths, Finding
@@ -58,6 +61,27 @@ def test_the_reason_of_losses_is_told_once_and_as_in_the_report(limits: tuple[st
     assert told[0].remedy
     # The report of a run that has ended says it itself.
     assert cost_so_far(run).losses == ()
+
+
+def test_the_metrics_say_how_many_losses_each_diagnosis_explains(tmp_path: Path) -> None:
+    """By the last cost, also after the end; the causes of a counter are how connections ended."""
+    feed = RunFeed(write_run(with_killed_worker(), tmp_path / "run.db"))
+    feed.open(with_cost=False)
+    told = []
+    try:
+        for cut_after_s in (2.0, 22.0, None):
+            run = with_killed_worker()
+            if cut_after_s is not None:
+                run = cut(run, run.phases[2].start_s + LOST_AT_S + cut_after_s)
+            feed._take_cost(cost_so_far(run))
+            page, _ = exposition(feed, "")
+            told.append([line for line in page.decode().splitlines() if line.startswith("asyncli_connections_lost_explained{")])
+    finally:
+        feed.close()
+    [diagnosis] = diagnose(run, fold(run))
+    line = f'asyncli_connections_lost_explained{{diagnosis="{diagnosis.code}"}} {LOST}.0'
+    assert told == [[], [line], [line]]
+    assert diagnosis.code != "unexplained"
 
 
 def test_the_page_tells_it_once_also_after_the_end(tmp_path: Path) -> None:
