@@ -236,6 +236,11 @@ def session_stood_still_s(run: Run) -> float:
     return max((later - earlier for earlier, later in pairwise(instants)), default=1.0) - 1.0
 
 
+def was_held_up(run: Run) -> bool:
+    """Whether asyncli or the server stood still for so long that readings are of other moments than planned, or are missing."""
+    return max(longest_delay_s(run), session_stood_still_s(run)) >= 0.5
+
+
 def require_whole(status: int, summary: dict[str, Any], wanted: int = 0) -> None:
     """Require that a soak ended with ``wanted``; on a busy machine it may have been late and so invalid, but its counts are exact. Of a
     server that let nobody in nothing is known, late or not (3)."""

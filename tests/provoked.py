@@ -201,13 +201,19 @@ class Held:
         self.program, self._file = program, file
 
     def until_held(self, least: int, for_s: int = 0) -> None:
-        """Wait until so many are held, and were for so many seconds before: a process that stands still on a busy machine loses some anew."""
+        """Wait until so many are held, and were for so many seconds before."""
 
         def there() -> bool:
             last = self.ticks[-1 - for_s :]
             return len(last) > for_s and all(tick.held >= least for _, tick in last)
 
         self._until(there, f"{least} are held")
+
+    def until_whole(self) -> None:
+        """Wait for what is read in two more seconds, and until all are held and were for two: a process that stands still on a busy machine
+        loses some anew."""
+        self.seconds(2.0)
+        self.until_held(N, for_s=2)
 
     def until_lost(self, more: int) -> None:
         """Wait until so many are lost in all."""

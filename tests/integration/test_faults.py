@@ -138,7 +138,7 @@ def an_outage(folder: Path) -> Told:
             server.kill(signal.SIGKILL)
             held.until_failed(2 * N)
             server.start_again()
-            held.until_held(N, for_s=2)
+            held.until_whole()
         told = whole_again(Told(folder), lost=N)
     assert set(told.connections["failures"]) == {"refused"}
     # Who finds nobody waits longer each time.
@@ -176,7 +176,7 @@ def a_reload_that_nobody_watches(folder: Path) -> Told:
         asked = ["soak", server.url, *SHORT[:4], "-k", "10", "-c", str(N), "--out", "run.db", "--quiet", "--hold", "forever"]
         with Program(folder, *asked) as program:
             held = Held(program, folder / "run.db")
-            held.until_held(N, for_s=2)
+            held.until_whole()
             os.kill(server.pid, signal.SIGHUP)
             held.until_lost(N)
             program.signal()
@@ -196,7 +196,7 @@ def a_stop_and_back(folder: Path) -> Told:
                 held.until_lost(int(1.2 * N))
             finally:
                 server.kill(signal.SIGCONT)
-            held.until_held(N, for_s=2)
+            held.until_whole()
         return whole_again(Told(folder), "heartbeat_timeout")
 
 
@@ -299,7 +299,7 @@ def a_backlog_that_stays_full(folder: Path) -> Told:
                 held.until_failed(N // 2)
             finally:
                 server.kill(signal.SIGCONT)
-            held.until_held(N, for_s=2)
+            held.until_whole()
         told = Told(folder)
     counts = told.connections
     assert (counts["opened"], counts["held"], counts["lost"], set(counts["failures"])) == (N, N, 0, {"connect_timeout"})
@@ -390,7 +390,7 @@ def boxed(
                 begin(box)
                 held.until_lost(N)
                 end(box)
-                held.until_held(N, for_s=2)
+                held.until_whole()
             return whole_again(Told(folder), cause)
 
     soak.__name__ = name
@@ -417,8 +417,7 @@ def cabled(
         page = f"http://{WATCHED if watched_apart else server.address}:{server.status_port}/nginx_status"
         with holding(folder, server, "--status-url", page, *more, keepalive="6", status=status) as held:
             happens(held, cable)
-            held.seconds(2.0)
-            held.until_held(N, for_s=2)
+            held.until_whole()
         return Told(folder)
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 from contract import document
 from fault_table import require_as_written
-from programs import Program, here, recorded
+from programs import Program, here, recorded, was_held_up
 
 from asyncli.analysis.measured import measure
 from asyncli.model.run import Run
@@ -112,7 +112,9 @@ def test_memory_taken_after_the_ramp_is_in_the_cost(late: Late) -> None:
     cost = late.summary["cost"]["server_user"]
     low, high = cost["ci95"]
     # The line, of a few kB, and the level.
-    assert low < 20_000 < EACH < high < 1.5 * EACH
+    assert low < 20_000 < EACH < high
+    # Readings of the ramp at other moments than planned may look like growth by the clock, which the interval includes.
+    assert high < 1.5 * EACH or was_held_up(late.run)
     # That of the whole host has it too; beside another program that takes much memory it is unknown.
     on_host = late.summary["cost"]["host_total"]["ci95"]
     assert on_host is None or on_host[1] > EACH
