@@ -134,7 +134,7 @@ def standing(ticks: list[Tick]) -> None:
         before = tick.held + tick.coming_back
 
 
-class _SendsAgain(SimNet):
+class _SendsSynsAgain(SimNet):
     """The kernel sent the SYN of each connection after the event again."""
 
     def retransmitted(self, handle: int) -> int:
@@ -145,7 +145,7 @@ class _SendsAgain(SimNet):
 def test_syns_that_were_sent_again_on_the_way_back_are_counted(connect_s: float, again: int) -> None:
     """Once each, by how long the connect took: a faster one cannot have been sent again, so that its socket is not read."""
     server = SimServer(connect_s=connect_s)
-    whole = whole_of(shard(events=[("10s", "storm")]), server, _SendsAgain(server))
+    whole = whole_of(shard(events=[("10s", "storm")]), server, _SendsSynsAgain(server))
     assert whole.tcp is not None
     assert (whole.tcp.connects, whole.tcp.segments, whole.tcp.heartbeats) == (again, again, 0)
 
