@@ -133,6 +133,10 @@ class OwnStandstills:
                 self._spans.append((before_s, now_s))
             before_s = now_s
 
+    @property
+    def any_was(self) -> bool:
+        return bool(self._spans)
+
     def in_run(self, run: Run) -> bool:
         """Whether it did while the run had connections: these met another fault than the one that was asked for."""
         from_s, to_s = run.started_wall_s + run.first_connect_s, run.started_wall_s + run.end_s

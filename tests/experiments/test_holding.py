@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from provoked import OwnStandstills
 from synthetic_run import a_run, raised
 
 from asyncli import experiments
@@ -39,16 +40,21 @@ async def of(*servers: str) -> Record:
 async def test_threads_pools_and_one_at_a_time_each_as_they_are() -> None:
     children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
     before = children.read_text(encoding="ascii").split()
-    record = await of("iterative", "prefork", "thread")
+    standstills = OwnStandstills()
+    with standstills.watched():
+        record = await of("iterative", "prefork", "thread")
     assert record.complete
     found = {one["step"]: one for one in record.rounds}
     alone, pool, thread = (found[name] for name in ("iterative", "prefork", "thread"))
     assert (alone["asked"], alone["held"], alone["causes"]) == (8, 1, {"heartbeat_timeout": 7})
-    assert (pool["held"], pool["processes"], pool["workers"]) == (60, 61, 60)
+    assert (pool["held"], pool["workers"]) == (60, 60)
+    # Processes and threads are as they were read last, which is before all were there if the server or this process stood still.
+    assert pool["processes"] == 61 or standstills.any_was or pool["p99_ms"] > 300
     # The place in the pool stood before the first connection.
     assert pool["member"] == pytest.approx(pool["start"] / 60)
     assert (thread["asked"], thread["held"], thread["lost"], thread["failed"]) == (60, 60, 0, 0)
-    assert (thread["processes"], thread["threads"], thread["member"]) == (1, 61, None)
+    assert (thread["processes"], thread["member"]) == (1, None)
+    assert thread["threads"] == 61 or standstills.any_was or thread["p99_ms"] > 300
     assert thread["user"] > 4096  # a page of its stack at least
     assert record.conclusions.claims[-1].verdict == "holds"
     assert children.read_text(encoding="ascii").split() == before

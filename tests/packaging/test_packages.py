@@ -196,23 +196,31 @@ def bytes_of(programs: Path) -> int:
     return sum(path.stat().st_blocks * 512 for path in (programs.parent / "lib").rglob("*"))
 
 
-def least_cpu_s(*words: str | Path) -> float:
-    """The least CPU time of many calls. Their wall time is that of a quiet host; on a busy one it has the waits for a CPU."""
-    times = []
+def cpu_s(*words: str | Path) -> float:
+    """The CPU time of a call. Its wall time is that of a quiet host; on a busy one it has the waits for a CPU."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    call(*words)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def require_a_tenth_of_a_second(python: Path, *words: str | Path) -> None:
+    """Require that the least CPU time of many calls is below 0.1 s, or where a busy host's CPUs are slower, below three times that of Python
+    with some large modules of its own, called in turn with it: a quiet host takes 0.03 s for these."""
+    called, standard = [], []
     for _ in range(20):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        call(*words)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    return min(times)
+        called.append(cpu_s(*words))
+        standard.append(cpu_s(python, "-c", "import argparse, asyncio, json, subprocess"))
+    assert min(called) < max(0.1, 3 * min(standard)), (min(called), min(standard))
 
 
 @pytest.mark.measures
 def test_help_and_import_take_less_than_a_tenth_of_a_second(environments: Environments) -> None:
     programs = environments[f"{sys.version_info[0]}.{sys.version_info[1]}"]
-    assert least_cpu_s(programs / "asyncli", "--help") < 0.1
-    assert least_cpu_s(programs / "asyncli", "soak", "--help") < 0.1
-    assert least_cpu_s(programs / "python", "-c", "import asyncli") < 0.1
+    python = programs / "python"
+    require_a_tenth_of_a_second(python, programs / "asyncli", "--help")
+    require_a_tenth_of_a_second(python, programs / "asyncli", "soak", "--help")
+    require_a_tenth_of_a_second(python, python, "-c", "import asyncli")
 
 
 @pytest.mark.parametrize("name", ["runner", "host"])
