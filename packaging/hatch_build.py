@@ -29,10 +29,9 @@ class Made(BuildHookInterface):  # type: ignore[type-arg]
                 place = module.relative_to(package)
                 if module.is_file() and "__pycache__" not in place.parts and _is_of_light(place):
                     build_data["force_include"][str(module)] = f"asyncli/{place}"
-            # Without what is for other programs: folders (Grafana), and schemas (editors).
-            for config in sorted(Path(self.root, "../../configs").iterdir()):
-                if config.is_file() and not config.name.endswith(".schema.json"):
-                    build_data["force_include"][str(config)] = f"asyncli/_configs/{config.name}"
+            for name in _CONFIGS_OF_LIGHT:
+                config = Path(self.root, "../../configs", name)
+                build_data["force_include"][str(config)] = f"asyncli/_configs/{config.name}"
         if self.target_name == "wheel" and self.metadata.name == "asyncli":
             pages = Path(self._folder.name, "man")
             script = Path(self.root, "scripts/man")
@@ -43,7 +42,8 @@ class Made(BuildHookInterface):  # type: ignore[type-arg]
 
 
 # What needs NumPy, SciPy or Matplotlib, which asyncli-light leaves out, and what only that uses;
-# the lab's servers but for nginx and the built-in one; and the agent, which has its own package.
+# the lab's servers but for nginx and the built-in one; the page of a folder of runs; and the agent,
+# which has its own package.
 _NOT_OF_LIGHT = ("experiments", "lab/go", "lab/java", "report/figures", "report/templates")
 _FILES_NOT_OF_LIGHT = (
     "agent/buffer.py",
@@ -82,6 +82,11 @@ _FILES_NOT_OF_LIGHT = (
     "lab/packaged_servers.py",
     "lab/proxies.py",
     "lab/python_servers.py",
+    "live/assets/folder.html",
+    "live/assets/folder.js",
+    "live/folder_server.py",
+    "live/open_runs.py",
+    "live/run_list.py",
     "notebook.py",
     "report/comparison_report.py",
     "report/differences.py",
@@ -90,6 +95,17 @@ _FILES_NOT_OF_LIGHT = (
     "report/size_report.py",
     "report/storm_report.py",
     "report/tables.py",
+)
+
+# Those of its commands and servers.
+_CONFIGS_OF_LIGHT = (
+    "100k.toml",
+    "asyncli-soak.service",
+    "asyncli-soak.timer",
+    "bench.toml",
+    "nginx.conf",
+    "overnight.toml",
+    "smoke.toml",
 )
 
 

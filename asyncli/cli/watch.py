@@ -16,10 +16,13 @@ from asyncli.cli.command import Command
 from asyncli.cli.web_options import web_lines, web_options, web_place
 from asyncli.model.errors import PlanError
 from asyncli.model.exit_status import NOT_GOING_ON
+from asyncli.model.installed import how_to_install, is_installed
 from asyncli.model.units import format_duration
 
 if TYPE_CHECKING:
     from asyncli.app.cost_meter import CostMeter
+    from asyncli.live.folder_server import FolderServer
+    from asyncli.live.page_server import PageServer
     from asyncli.live.serve import ServedAt
     from asyncli.report.live import JsonView, PlainView
     from asyncli.report.livescreen import LiveView
@@ -88,7 +91,6 @@ def _show_page(path: Path, place: ServedAt) -> int:
     import asyncio
 
     from asyncli.cli.signals import stop_signals
-    from asyncli.live.serve import folder_server_of, server_of
     from asyncli.web.running import run_until
 
     async def serve() -> None:
@@ -97,9 +99,7 @@ def _show_page(path: Path, place: ServedAt) -> int:
         for number in stop_signals():
             loop.add_signal_handler(number, stopped.set)
         log = partial(_say, on_stderr=True)
-        server = (
-            folder_server_of(path, place, log) if path.is_dir() else server_of(path, place, log)
-        )
+        server = _server_of(path, place, log)
         try:
             await server.read()
             await server.listen()
@@ -111,6 +111,23 @@ def _show_page(path: Path, place: ServedAt) -> int:
 
     asyncio.run(serve())
     return 0
+
+
+def _server_of(
+    path: Path, place: ServedAt, log: Callable[[str], None]
+) -> PageServer | FolderServer:
+    if not path.is_dir():
+        from asyncli.live.serve import server_of
+
+        return server_of(path, place, log)
+    if not is_installed("asyncli.live.folder_server"):
+        raise PlanError(
+            "--web: the page of a folder is not a part of this installation (that of a run is); "
+            f"{how_to_install()}"
+        )
+    from asyncli.live.folder_server import folder_server_of
+
+    return folder_server_of(path, place, log)
 
 
 def _show_once(path: Path, log_json: bool) -> int:

@@ -25,6 +25,7 @@ from asyncli.live.page_server import LONGEST_BODY
 from asyncli.live.reference import References
 from asyncli.live.run_list import RunList
 from asyncli.live.run_page import UNREAD_S, RunPage
+from asyncli.live.serve import ServedAt, tls_of
 from asyncli.live.verdicts import VerdictProcess
 from asyncli.model.errors import PlanError, StoreError
 from asyncli.model.text import printable
@@ -41,6 +42,19 @@ _STILL_S = 10.0
 
 #: What answers of one run.
 _Answer = Callable[[RunPage, web.Request], Awaitable[web.StreamResponse]]
+
+
+def folder_server_of(folder: Path, place: ServedAt, log: Callable[[str], None]) -> FolderServer:
+    """Raises :class:`~asyncli.model.errors.AsyncliError` for a certificate that cannot be used."""
+    return FolderServer(
+        folder,
+        host=place.host,
+        port=place.port,
+        token=place.token,
+        must_have_token=place.must_have_token,
+        tls=tls_of(place),
+        log=log,
+    )
 
 
 class FolderServer:

@@ -23,7 +23,6 @@ from pathlib import Path
 import msgspec
 
 from asyncli.live.feed import RunFeed
-from asyncli.live.folder_server import FolderServer
 from asyncli.live.page_server import PageServer
 from asyncli.live.reference import read_reference
 from asyncli.model.errors import AsyncliError, HostError, NotBegunError, StoreError
@@ -121,7 +120,7 @@ def server_of(
         port=place.port,
         token=place.token,
         must_have_token=place.must_have_token,
-        tls=_tls_of(place),
+        tls=tls_of(place),
         log=log,
         stop=stop,
         with_page=place.with_page,
@@ -149,20 +148,10 @@ class _FeedReader:
         self.feed.close()
 
 
-def folder_server_of(folder: Path, place: ServedAt, log: Callable[[str], None]) -> FolderServer:
-    """Raises :class:`~asyncli.model.errors.AsyncliError` for a certificate that cannot be used."""
-    return FolderServer(
-        folder,
-        host=place.host,
-        port=place.port,
-        token=place.token,
-        must_have_token=place.must_have_token,
-        tls=_tls_of(place),
-        log=log,
-    )
-
-
-def _tls_of(place: ServedAt) -> ssl.SSLContext | None:
+def tls_of(place: ServedAt) -> ssl.SSLContext | None:
+    """None without a certificate. Raises :class:`~asyncli.model.errors.AsyncliError` for one that
+    cannot be used.
+    """
     if place.certificate is None:
         return None
     return server_tls(("--web-cert", "--web-key"), place.certificate, place.key)
