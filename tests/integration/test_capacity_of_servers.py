@@ -381,7 +381,10 @@ async def test_a_limit_on_the_number_is_the_same_at_a_slower_pace(tmp_path: Path
     assert found.pace is not None, words(found)
     assert (found.verdict, found.pace.limits) == ("found", "number"), words(found)
     assert found.bracket.held <= 100 < found.bracket.failed, words(found)
-    assert (found.pace.served, found.pace.served_slower, found.steps[-1].slower_ramp) == (100, 100, True), words(found)
+    # Who is given up on a busy host makes room for another one: each is served at some time.
+    assert 100 <= found.pace.served < found.bracket.failed, words(found)
+    assert 100 <= found.pace.served_slower < found.bracket.failed, words(found)
+    assert found.steps[-1].slower_ramp, words(found)
     require_row("test_a_limit_on_the_number_is_the_same_at_a_slower_pace", found)
 
 

@@ -276,8 +276,11 @@ def test_one_of_two_servers_that_restarts_is_found(tmp_path: Path) -> None:
         urls = [server.stdout.readline().strip() for server in servers if server.stdout is not None]
         port = urls[0].rpartition(":")[2].strip("/")
         restart = tmp_path / "restart"
-        begin = f"setsid {sys.executable} {script} {port} > /dev/null 2>&1 & echo $! > {again}"
-        restart.write_text(f"kill -KILL {servers[0].pid}\nsleep 2\n{begin}\n", encoding="utf-8")
+        listens = tmp_path / "listens"
+        begin = f"setsid {sys.executable} {script} {port} > {listens} 2>&1 & echo $! > {again}"
+        # A deploy is over once the server is there, which takes seconds on a busy host.
+        until_it_listens = f"until [ -s {listens} ]; do sleep 0.1; done"
+        restart.write_text(f"kill -KILL {servers[0].pid}\nsleep 2\n{begin}\n{until_it_listens}\n", encoding="utf-8")
         asked = ("-c", "60", "--ramp", "100/s", "-k", "4", "--hold", "15s", "--baseline", "1s", "--residue", "0.2s")
         event = ("--at", "6s", f"run sh {restart}", "--reconnect", "fixed:3s", "--out", "run.db")
         with Program(tmp_path, "soak", *urls, *asked, *event) as program:
