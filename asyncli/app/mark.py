@@ -8,9 +8,28 @@ from typing import Any
 import msgspec
 
 from asyncli.environment import on_clock
-from asyncli.model.errors import StoreError
+from asyncli.model.errors import PlanError, StoreError
 from asyncli.model.records import Environment, RunEvent
+from asyncli.model.text import oneline
 from asyncli.store.mark import add_mark
+
+# Longer than a deploy's name and its reason. It stands in one line of logs and reports.
+_MOST_CHARACTERS = 200
+
+
+def text_of_mark(said: str) -> str:
+    """What a mark may say. Raises :class:`PlanError` for another text."""
+    lines = said.strip().splitlines()
+    if len(lines) > 1:
+        raise PlanError(f"has {len(lines):,} lines, and a mark one; write one line")
+    text = oneline(" ".join(lines))
+    if not text:
+        raise PlanError("is empty; write what happened, such as 'deployed 1.4.2'")
+    if len(text) > _MOST_CHARACTERS:
+        raise PlanError(
+            f"has {len(text):,} characters, and a mark at most {_MOST_CHARACTERS}; write less"
+        )
+    return text
 
 
 def mark_run(path: Path, text: str, monotonic_s: float) -> RunEvent:

@@ -10,11 +10,7 @@ import click
 
 from asyncli.cli.command import Command
 from asyncli.model.errors import PlanError
-from asyncli.model.text import oneline
 from asyncli.model.units import format_clock
-
-# Longer than a deploy's name and its reason. It stands in one line of logs and reports.
-_MOST_CHARACTERS = 200
 
 
 @click.command(name="mark", cls=Command)
@@ -29,26 +25,15 @@ def command(run: str, words: Sequence[str]) -> int:
     move it. A run that is over, or on another host, is refused.
     """
     now_s = time.monotonic()
-    text = _note(words)
 
-    from asyncli.app.mark import mark_run
+    from asyncli.app.mark import mark_run, text_of_mark
     from asyncli.cli.outputs import printing
 
+    try:
+        text = text_of_mark(" ".join(words))
+    except PlanError as error:
+        raise PlanError(f"TEXT: {error}") from None
     event = mark_run(Path(run), text, now_s)
     with printing():
         print(f"marked at {format_clock(event.at_s)}: {event.text}")
     return 0
-
-
-def _note(words: Sequence[str]) -> str:
-    lines = " ".join(words).strip().splitlines()
-    if len(lines) > 1:
-        raise PlanError(f"TEXT: has {len(lines):,} lines, and a mark one; write one line")
-    text = oneline(" ".join(lines))
-    if not text:
-        raise PlanError("TEXT: is empty; write what happened, such as 'deployed 1.4.2'")
-    if len(text) > _MOST_CHARACTERS:
-        raise PlanError(
-            f"TEXT: has {len(text):,} characters, and a mark at most {_MOST_CHARACTERS}; write less"
-        )
-    return text

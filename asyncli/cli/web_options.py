@@ -139,11 +139,15 @@ def web_lines(place: ServedAt, port: int) -> list[str]:
     from asyncli.web.address import warning_of_readers
 
     url = place.url(port)
-    lines = [f"the page: {url}#token={place.token}"]
+    token, where = place.token, ""
+    if place.token_file is not None:
+        # Logs are kept and passed on: a user's own token is in none.
+        token, where = "TOKEN", f" (TOKEN is in {place.token_file})"
+    lines = [f"the page: {url}#token={token}{where}"]
     if not place.with_page:
         lines = [f"metrics: {url}metrics"]
         if place.must_have_token:
-            lines = [f"metrics: {url}metrics, with 'Authorization: Bearer {place.token}'"]
+            lines = [f"metrics: {url}metrics, with 'Authorization: Bearer {token}'{where}"]
     warning = None if place.token_file is None else warning_of_readers(place.token_file)
     if warning is not None:
         lines.append(warning)

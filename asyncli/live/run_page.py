@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 import msgspec
 from aiohttp import web
 
-from asyncli.app.mark import mark_run
+from asyncli.app.mark import mark_run, text_of_mark
 from asyncli.live import page_state
 from asyncli.live.answers import event, event_stream, json_answer
 from asyncli.live.downloads import Downloads
 from asyncli.live.exposition import exposition
 from asyncli.live.feed import RunFeed
-from asyncli.model.errors import StoreError
+from asyncli.model.errors import PlanError, StoreError
 from asyncli.model.text import printable
 from asyncli.web.guard import RefusedError
 
@@ -187,13 +187,15 @@ class RunPage:
         """Mark the moment with the request's text."""
         at_s = time.monotonic()
         try:
-            text = (await request.text()).strip()
+            said = await request.text()
         except (LookupError, UnicodeDecodeError):
             raise RefusedError(400, "a mark is a text in UTF-8") from None
         except web.RequestPayloadError:
             raise RefusedError(400, "the body of the request cannot be read") from None
-        if not text:
-            raise RefusedError(400, "a mark needs a text")
+        try:
+            text = text_of_mark(said)
+        except PlanError as error:
+            raise RefusedError(400, f"the text of the mark {error}") from None
         marked = await asyncio.to_thread(mark_run, self.path, text, at_s)
         return json_answer(msgspec.to_builtins(marked))
 

@@ -45,6 +45,13 @@ def test_a_quiet_soak_tells_the_token_of_its_page(server: Server, tmp_path: Path
     assert done.log.count("\n") == 1
 
 
+def test_a_token_of_ones_own_is_in_no_log(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("abcdefghijklmnopqrstuvwx", encoding="ascii")
+    done = here(tmp_path, *SOAK, server.url, "--web", "127.0.0.1:0", "--web-token-file", "token")
+    assert "#token=TOKEN " in done.err + done.log
+    assert "abcdefghijklmnop" not in done.err + done.log + done.out
+
+
 @pytest.mark.parametrize("log", [(), ("--log-json",)], ids=["text", "json"])
 def test_json_on_stdout_is_alone_there(server: Server, tmp_path: Path, log: tuple[str, ...]) -> None:
     done = here(tmp_path, *SOAK, server.url, "--json", "-", *log)

@@ -331,7 +331,8 @@ async def test_what_is_no_text_and_no_version_is_refused_or_answered_and_never_f
     async with a_page(ended) as (_, client):
         unknown = {**AS_OWNER, "Content-Type": "text/plain; charset=no-such"}
         packed = {**AS_OWNER, "Content-Encoding": "gzip"}
-        assert await status(client, "POST", "/mark", data=b"now\xff\xfe", headers=AS_OWNER) == 400
+        for text in (b"now\xff\xfe", b" ", b"one\ntwo", b"x" * 201):
+            assert await status(client, "POST", "/mark", data=text, headers=AS_OWNER) == 400
         # A charset that Python does not know is taken for UTF-8, and the run is over.
         assert await status(client, "POST", "/mark", data=b"now", headers=unknown) in (400, 409)
         assert await status(client, "POST", "/mark", data=b"no gzip", headers=packed) == 400
