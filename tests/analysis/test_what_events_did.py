@@ -16,7 +16,8 @@ from asyncli.model.plan import Plan
 from asyncli.model.records import CHURN, Deaths, EventCounts, Gap, Phase, RunEvent, Sample, Tick
 from asyncli.model.run import Run
 from asyncli.model.samples import Samples, Series
-from asyncli.report.run_provoked import _back, _others
+from asyncli.report import document as doc
+from asyncli.report.run_provoked import _back, _others, event_blocks
 from asyncli.report.summary import Summary, summarise
 from asyncli.report.summary_parts import EventPart
 from asyncli.report.thresholds import judge, parse
@@ -210,6 +211,46 @@ def test_an_event_that_the_hold_s_end_cut_short_says_so() -> None:
     assert told(run).cut_after_s is None
     run.plan = msgspec.structs.replace(run.plan, events=("15s vanish 25% for 20s then reconnect",))
     assert told(run).cut_after_s == pytest.approx(39 - AT_S)
+
+
+def going_on(run: Run, until_s: float) -> Run:
+    """The run by its records up to an instant in the hold: it goes on, or was killed."""
+    run.phases = [*run.phases[:2], Phase("hold", run.phases[2].start_s, None)]
+    run.ticks = [(t_s, tick) for t_s, tick in run.ticks if t_s <= until_s]
+    samples = [sample for sample in run.samples if sample.t_s <= until_s]
+    return msgspec.structs.replace(run, samples=samples, complete=False)
+
+
+@pytest.mark.parametrize("words", ["vanish 25% for 12s then return", "vanish 25% for 12s then reconnect", "stall 25% for 12s"])
+def test_whose_turn_comes_after_the_last_record_waits_for_it(words: str) -> None:
+    run = vanished(lambda _: SILENT)
+    run.plan = msgspec.structs.replace(run.plan, events=(f"15s {words}",))
+    if "stall" in words:
+        stalled = EventCounts(chosen=SILENT, stalled=SILENT)
+        run.ticks = [(t_s, msgspec.structs.replace(tick, events={1: stalled} if tick.events else {})) for t_s, tick in run.ticks]
+    run = going_on(run, AT_S + 4.0)
+    done = told(run)
+    assert (done.counts.waiting, done.not_back, done.cut_after_s) == (SILENT, 0, None)
+    assert done.records_end_after_s == pytest.approx(4.0)
+    summary = summarise(msgspec.structs.replace(run))
+    [part] = summary.events or []
+    said = " ".join(doc.plain(block.words) for block in event_blocks([part]) if isinstance(block, doc.Paragraph))
+    assert "last record" in said
+    assert "was over" not in said
+    [outcome] = judge([parse("events.1.not_back > 0", Summary)], msgspec.to_builtins(summary))
+    assert outcome.crossed is None
+
+
+def test_who_had_a_turn_and_no_answer_by_the_last_record_is_not_back() -> None:
+    """Twenty of fifty whose turn came in the second after the silence; of these twelve were back."""
+    run = going_on(vanished(lambda _: SILENT, back_s=30.0), AT_S + 5.0)
+    came = EventCounts(attempts=20, opened=20)
+    for _ in range(12):
+        came.back_ms.add(300)
+    _, last = run.ticks[-1]
+    last.events[1] = came
+    done = told(run)
+    assert (done.counts.waiting, done.not_back) == (30, 8)
 
 
 def test_an_event_that_an_interruption_cut_short_says_so() -> None:
