@@ -226,7 +226,7 @@ def _descriptors(run: Run) -> Series:
 def _by_count(run: Run, number: int, count: Series, before: _Before) -> Noticed | None:
     silenced = run.counts_of_event(number).silenced
     start_s = run.event_windows[number].start_s
-    later_s = [other.start_s for other in run.event_windows.values() if other.start_s > start_s]
+    later_s = _events_later_s(run, start_s)
     # Between two ticks it is not known how many are held, across the drain's start too.
     cut_s = min([run.stop_s, *later_s]) - TICK_S
     end_s = min(cut_s, _heard_again_s(run, number, start_s))
@@ -242,8 +242,7 @@ def _by_count(run: Run, number: int, count: Series, before: _Before) -> Noticed 
     until_s = end_s - start_s if all_s is None else all_s
     within_s = _longest_gap(middle, until_s)
     why = _why_not_known(run, start_s, silenced, middle, until_s, has_earlier=before.has_silent)
-    if why is None and _are_too_few(read, kept - most_apart(run)):
-        why = "disagrees"
+    why = why or _why_too_few(read, kept - most_apart(run))
     if why is not None:
         return Noticed(within_s=within_s, why=why)
     noticed = _when(silent, silenced, all_s, within_s)
@@ -255,6 +254,11 @@ def _by_count(run: Run, number: int, count: Series, before: _Before) -> Noticed 
         run, number, start_s, silenced, middle, all_s, noticed.within_s or within_s
     )
     return msgspec.structs.replace(noticed, at_reconnect=at_reconnect)
+
+
+def _events_later_s(run: Run, start_s: float) -> list[float]:
+    """The instants of the events after one at ``start_s``."""
+    return [window.start_s for window in run.event_windows.values() if window.start_s > start_s]
 
 
 def _when(
@@ -397,9 +401,11 @@ def _kept(counts: EventCounts) -> int:
     return max(0, counts.back_ms.count - counts.opened)
 
 
-def _are_too_few(read: Sequence[tuple[float, Between]], fewest: float) -> bool:
-    """Whether any reading surely has fewer than so many."""
-    return any(count.at_most < fewest for _, count in read)
+def _why_too_few(read: Sequence[tuple[float, Between]], fewest: float) -> WhyNotKnown | None:
+    """Why the counts do not tell where a reading surely has fewer than so many; else None."""
+    if any(count.at_most < fewest for _, count in read):
+        return "disagrees"
+    return None
 
 
 def _at_least(count: Between, kept: int) -> Between:

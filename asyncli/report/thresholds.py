@@ -488,7 +488,7 @@ def _of_time_back(
     if waited_s is not None and _is_crossed(threshold.comparison, waited_s, bound, None):
         return Outcome(threshold, waited_s, True, has_more=True)
     if waited_s is not None:
-        why = f"some were not back in the {format_duration(waited_s)} that the hold had"
+        why = _why_not_back(document, threshold.key, waited_s)
         return Outcome(threshold, None, None, why=why)
     if untold:
         return Outcome(threshold, None, None, why=untold)
@@ -638,6 +638,14 @@ def _waited_s(document: Mapping[str, Any], key: str) -> float | None:
     if event is None:
         return None
     return _finite(_value(document, f"{event}.back.waited_s"))
+
+
+def _why_not_back(document: Mapping[str, Any], key: str, waited_s: float) -> str:
+    """Why the time back ``key`` is not known where some were not back for so long."""
+    event = _event_of_time_back(key)
+    if _value(document, f"{event}.records_end_after_s") is not None:
+        return "the records end before some were back"
+    return f"some were not back in the {format_duration(waited_s)} that the hold had"
 
 
 def _ended_none(document: Mapping[str, Any], key: str) -> bool:

@@ -285,8 +285,11 @@ def test_whose_turn_comes_after_the_last_record_waits_for_it(words: str) -> None
     said = " ".join(doc.plain(block.words) for block in event_blocks([part]) if isinstance(block, doc.Paragraph))
     assert "last record" in said
     assert "was over" not in said
-    [outcome] = judge([parse("events.1.not_back > 0", Summary)], msgspec.to_builtins(summary))
-    assert outcome.crossed is None
+    limits = [parse(text, Summary) for text in ("events.1.not_back > 0", "events.1.back.all_s > 30s")]
+    outcomes = judge(limits, msgspec.to_builtins(summary))
+    assert [outcome.crossed for outcome in outcomes] == [None, None]
+    assert all("records end" in outcome.words for outcome in outcomes if outcome.why)
+    assert outcomes[0].why
 
 
 def test_who_had_a_turn_and_no_answer_by_the_last_record_is_not_back() -> None:
