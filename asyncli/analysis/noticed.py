@@ -22,7 +22,7 @@ from asyncli.analysis.server_count import (
     server_count,
 )
 from asyncli.model import metrics
-from asyncli.model.records import Gap
+from asyncli.model.records import EventCounts, Gap
 from asyncli.model.run import EVENT_SETTLES_S, TICK_S, Run
 from asyncli.model.samples import Series
 
@@ -226,20 +226,23 @@ def _descriptors(run: Run) -> Series:
 def _by_count(run: Run, number: int, count: Series, before: _Before) -> Noticed | None:
     silenced = run.counts_of_event(number).silenced
     start_s = run.event_windows[number].start_s
-    later_s = [other.start_s for other in run.event_windows.values() if other.start_s > start_s]
+    later_s = _events_later_s(run, start_s)
     # Between two ticks it is not known how many are held, across the drain's start too.
     cut_s = min([run.stop_s, *later_s]) - TICK_S
-    end_s = min(cut_s, start_s + _silent_for_s(run, number))
+    end_s = min(cut_s, _heard_again_s(run, number, start_s))
     others = others_of(run, count.between(before.settled_s, _begun_s(run, start_s)))
     part = count.between(start_s, end_s)
     if others is None or not len(part):
         return None
-    silent = silent_over_time(run, part, start_s, others)
-    middle = [(after_s, _likely(count, silenced)) for after_s, count in silent]
+    kept = _kept(run.counts_of_event(number))
+    read = silent_over_time(run, part, start_s, others)
+    silent = [(after_s, _at_least(count, kept)) for after_s, count in read]
+    middle = [(after_s, _likely(count, silenced)) for after_s, count in read]
     all_s = _time_below(silent, 0.0)
     until_s = end_s - start_s if all_s is None else all_s
     within_s = _longest_gap(middle, until_s)
     why = _why_not_known(run, start_s, silenced, middle, until_s, has_earlier=before.has_silent)
+    why = why or _why_too_few(read, kept - most_apart(run))
     if why is not None:
         return Noticed(within_s=within_s, why=why)
     noticed = _when(silent, silenced, all_s, within_s)
@@ -251,6 +254,11 @@ def _by_count(run: Run, number: int, count: Series, before: _Before) -> Noticed 
         run, number, start_s, silenced, middle, all_s, noticed.within_s or within_s
     )
     return msgspec.structs.replace(noticed, at_reconnect=at_reconnect)
+
+
+def _events_later_s(run: Run, start_s: float) -> list[float]:
+    """The instants of the events after one at ``start_s``."""
+    return [window.start_s for window in run.event_windows.values() if window.start_s > start_s]
 
 
 def _when(
@@ -320,7 +328,10 @@ def _left(
     last_s, count = silent[-1]
     if all_s is None and round(count.at_least) <= 0:
         return None, _last_above(silent, 0.0)
-    return min(silenced, max(0, round(_likely(count, silenced)))), last_s
+    if round(count.at_most) >= silenced:
+        # Nothing shows that it let any go.
+        return silenced, last_s
+    return max(0, round(_likely(count, silenced))), last_s
 
 
 def _last_above(silent: Sequence[tuple[float, Between]], bound: float) -> float | None:
@@ -369,12 +380,37 @@ def _all_back_s(run: Run, number: int) -> float:
     return from_s + counts.back_ms.greatest / 1e3
 
 
-def _silent_for_s(run: Run, number: int) -> float:
-    """For how long (s) those connections are silent: infinitely, unless they are heard again."""
+def _heard_again_s(run: Run, number: int, start_s: float) -> float:
+    """Until when (s) readings are surely of the silence: infinitely, unless those connections are
+    heard again. In the second in which the first of them are, they are held as it ends, and were
+    silent as it was read.
+    """
     planned = run.plan.event_numbered(number)
     if planned is None or planned.then != "return" or planned.for_s is None:
         return math.inf
-    return planned.for_s
+    returned_s = [t_s for t_s, counts in run.seconds_of_event(number) if counts.returned]
+    if not returned_s:
+        return start_s + planned.for_s
+    return min(start_s + planned.for_s, returned_s[0] - TICK_S)
+
+
+def _kept(counts: EventCounts) -> int:
+    """How many of the silent ones the server never let go, at least: who is back without a new
+    connection is so on the old one.
+    """
+    return max(0, counts.back_ms.count - counts.opened)
+
+
+def _why_too_few(read: Sequence[tuple[float, Between]], fewest: float) -> WhyNotKnown | None:
+    """Why the counts do not tell where a reading surely has fewer than so many; else None."""
+    if any(count.at_most < fewest for _, count in read):
+        return "disagrees"
+    return None
+
+
+def _at_least(count: Between, kept: int) -> Between:
+    """How many it held, where so many are known to be among them."""
+    return Between(max(count.at_least, kept), max(count.at_most, kept))
 
 
 def _below_for_good(silent: Sequence[tuple[float, float]], bound: float) -> float | None:

@@ -160,6 +160,9 @@ class Provoked(msgspec.Struct, frozen=True):
     server: ServerPrice
     #: How long it lasted (s) where the hold was over before its planned time; None: all of that.
     cut_after_s: float | None
+    #: How long after it the records of a run without a drain end, which goes on or was killed,
+    #: where not all of it was over then (s); else None.
+    records_end_after_s: float | None
     #: None where nobody fell silent, and where the server's connections are not counted.
     noticed: Noticed | None
     least_held: int | None
@@ -315,6 +318,7 @@ def _provoked(
         lateness_ms=Lateness(*in_ms(counts.lateness_us, 0.5, 0.99, 1.0)),
         server=_price(run, number, window, known, counts),
         cut_after_s=_cut_after_s(run, number, window),
+        records_end_after_s=_records_end_after_s(run, number, window, counts),
         noticed=noticed,
         descriptors_spent=_descriptors_spent(run, number, window, counts),
         failed_at=_by_address(run, counts.failed_at),
@@ -334,9 +338,21 @@ def _provoked(
 
 def _cut_after_s(run: Run, number: int, window: Gap) -> float | None:
     planned = run.plan.event_numbered(number)
-    if run.interrupted_after_s(number) is not None:
+    if run.interrupted_after_s(number) is not None or not run.has_drained:
         return None
     had_s = run.stop_s - window.start_s
+    if planned is None or planned.for_s is None or planned.for_s <= had_s:
+        return None
+    return had_s
+
+
+def _records_end_after_s(run: Run, number: int, window: Gap, counts: EventCounts) -> float | None:
+    if run.interrupted_after_s(number) is not None or run.has_drained or number == CHURN:
+        return None
+    had_s = run.stop_s - window.start_s
+    if counts.waiting:
+        return had_s
+    planned = run.plan.event_numbered(number)
     if planned is None or planned.for_s is None or planned.for_s <= had_s:
         return None
     return had_s

@@ -148,6 +148,7 @@ def fold(run: Run) -> Totals:
             # The processes of a resumed run begin at zero.
             totals.cpu_s[name] = (max(0.0, _cpu(last_tick) - _cpu(first_tick)), end_s - start_s)
     totals.whole = added_up(Tick(), *in_gaps, *totals.by_phase.values())
+    totals.whole.events = {number: run.counts_of_event(number) for number in totals.whole.events}
     totals.gone = _gone(run)
     totals.short_of = _short_of(run)
     if run.ticks:

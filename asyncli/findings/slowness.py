@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, TypedDict
 
 from asyncli.findings import Words, finding
 from asyncli.findings.event_words import (
@@ -37,6 +37,18 @@ NoAnswers = Literal[
     "unknown",
     "left_waiting",
 ]
+#: So many periods are named beside the longest one, at most.
+MOST_PERIODS = 3
+
+
+class PeriodWords(TypedDict):
+    """A period in which nobody was answered, and the events of the plan in whose time it began."""
+
+    from_s: float
+    to_s: float
+    events: Sequence[EventWords]
+
+
 # These reasons say themselves how much CPU was used.
 _TELLS_CPU = ("computing", "stopped", "waited", "stood_still", "left_waiting")
 _NETWORK = "see routes, firewalls and links between here and the server"
@@ -72,6 +84,7 @@ def no_answers(
     page_silent: bool = True,
     events: Sequence[EventWords] = (),
     mark: MarkWords | None = None,
+    others: Sequence[PeriodWords] = (),
 ) -> Words:
     """For two seconds or more no heartbeat was answered, some were waiting, and no connection was
     lost; or nobody was answered while the server stood still, and no heartbeat shows it, since its
@@ -81,7 +94,8 @@ def no_answers(
     many periods this is the longest, ``every_s`` apart if regular; ``requests``: how many the page
     counted; ``cores``: of CPU; ``page_silent``: False where the server has no status page;
     ``events``: those of the plan in whose time it began; ``mark``: the note of the user's that was
-    just before.
+    just before; ``others``: some of the periods beside the longest, first those in the time of an
+    event.
     """
     silent_page = "its status page was silent and " if page_silent else ""
     reason, remedy = {
@@ -129,8 +143,8 @@ def no_answers(
             f"{WHAT_STOPPED_IT}; {WHAT_IT_WAITS_FOR}",
         ),
     }[why]
-    remedy = _with_commands(why, remedy, see_commands(events))
-    when = f"from {format_clock(from_s)} to {format_clock(to_s)}"
+    remedy = _with_commands(why, remedy, see_commands(_events_of_all(events, others)))
+    when = _from_to(from_s, to_s)
     details = ""
     if cores is not None and why not in _TELLS_CPU:
         details += f"; {server} used {cores:.2f} cores meanwhile"
@@ -139,7 +153,7 @@ def no_answers(
     if mark is not None:
         details += f"; it began {near(mark)}"
     if times > 1:
-        details += f"; {times - 1} more such periods"
+        details += f"; {format_many(times - 1, 'more such period')}{_named(others, times - 1)}"
     if every_s is not None:
         details += f", one about every {format_duration(every_s)}"
     nobody = "nobody was answered"
@@ -148,6 +162,34 @@ def no_answers(
         nobody = "no heartbeat was answered"
         waiting = f" (up to {format_count(waited)} waited, none was lost)"
     return Words(f"{nobody} {when}{waiting}: {reason}{details}", remedy)
+
+
+def _events_of_all(events: Sequence[EventWords], others: Sequence[PeriodWords]) -> list[EventWords]:
+    """The events of all periods, each once, in the order of their numbers."""
+    by_number = {event["number"]: event for event in events}
+    for period in others:
+        by_number |= {event["number"]: event for event in period["events"]}
+    return [by_number[number] for number in sorted(by_number)]
+
+
+def _named(periods: Sequence[PeriodWords], of: int) -> str:
+    """When periods were, and in the time of which events they began, which are all or some."""
+    if not periods:
+        return ""
+    whens = []
+    for period in periods:
+        when = _from_to(period["from_s"], period["to_s"])
+        if period["events"]:
+            when = f"{when}, which began {in_the_time_of(period['events'])}"
+        whens.append(when)
+    text = ", and ".join(whens)
+    if len(periods) < of:
+        return f", such as {text}"
+    return f", {text}"
+
+
+def _from_to(from_s: float, to_s: float) -> str:
+    return f"from {format_clock(from_s)} to {format_clock(to_s)}"
 
 
 _SLOW_SERVER = (
@@ -178,7 +220,7 @@ def answers_slow(
     CPU of the server meanwhile; ``events``: those of the plan in whose time most of these
     heartbeats were due, ``in_events`` of them.
     """
-    when = f"from {format_clock(from_s)} to {format_clock(to_s)}"
+    when = _from_to(from_s, to_s)
     evidence = (
         f"{format_many(late, 'heartbeat')} had late answers {when}: "
         f"after {format_duration(median_s)} (median), {format_duration(usual_s)} is usual"
@@ -190,7 +232,7 @@ def answers_slow(
     if events:
         evidence += f"; {_due_in(events, in_events, late)}"
     if times > 1:
-        evidence += f"; {times - 1} more such periods, {all_s} s in total"
+        evidence += f"; {format_many(times - 1, 'more such period')}, {all_s} s in total"
     if every_s is not None:
         evidence += f", one about every {format_duration(every_s)}"
     return Words(evidence, commands_first(events, _SLOW_SERVER))

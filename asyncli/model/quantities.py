@@ -356,6 +356,11 @@ _OF_EVENTS: Sequence[Quantity] = (
     Quantity(
         "events.*.interrupted_after_s", "s", "how long after the event the run was interrupted"
     ),
+    Quantity(
+        "events.*.records_end_after_s",
+        "s",
+        "how long after the event the records end of a run that goes on or was killed",
+    ),
     Quantity("events.*.chosen", "count", "connections that the event chose"),
     Quantity(
         "events.*.absent",
@@ -586,7 +591,8 @@ _OF_EVENTS: Sequence[Quantity] = (
         "events.*.waiting",
         "count",
         "clients whose turn to come back was after the hold's end, or who were on their way then "
-        "for no longer than others",
+        "for no longer than others; in a run that goes on or was killed, whose turn had not come "
+        "by the last record",
     ),
     Quantity(
         "events.*.unheard", "count", "listeners whom the server sent nothing since they hear again"

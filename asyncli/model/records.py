@@ -428,6 +428,15 @@ class EventCounts(msgspec.Struct):
         return self.ended - self.ended_again - self.lost_with_worker - self.attempts
 
     @property
+    def waiting_so_far(self) -> int:
+        """Of those who had no answer since, those whose turn has not come, at least: to connect, to
+        be heard or to read again. It is ``waiting`` where the records end before the drain counts
+        that.
+        """
+        to_come = self.turns_to_come + self.stalled - self.resumed - self.gone
+        return max(0, min(to_come, self.away))
+
+    @property
     def away(self) -> int:
         """Those who had no answer since, though it was or is to be their turn: without those whom
         another event ended, those whose process of asyncli has gone, and those who only listen and

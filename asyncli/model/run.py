@@ -299,8 +299,18 @@ class Run(msgspec.Struct, dict=True):
     def _counts_of_events(self) -> dict[int, EventCounts]:
         in_all = {}
         for number, seconds in self._seconds_of_events.items():
-            in_all[number] = added_up(EventCounts(), *(counts for _, counts in seconds))
+            counts = added_up(EventCounts(), *(of_second for _, of_second in seconds))
+            if not self.has_drained:
+                counts.waiting = counts.waiting_so_far
+            in_all[number] = counts
         return in_all
+
+    @property
+    def has_drained(self) -> bool:
+        """Whether the hold was over, and who was not to be back yet was counted: not so in a run
+        that goes on, or was killed.
+        """
+        return self.phase("drain") is not None
 
     @property
     def held_for_s(self) -> float:

@@ -70,7 +70,7 @@ _OF_DONE_EVENT = {
     "interrupted_after_s": "how long after it the run was interrupted, in seconds; else empty",
     "ended_again": "ended by another event before they were back",
     "lost_with_worker": "whose process of asyncli ended before they were back",
-    "waiting": "not to be back yet at the hold's end",
+    "waiting": "not to be back yet at the hold's end, or by the last record",
     "unheard": "listeners that were sent nothing since they hear again",
     "gone": "of the silent ones, gone for good",
     "returned": "of the silent ones, heard again on the same connections",

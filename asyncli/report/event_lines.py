@@ -14,6 +14,7 @@ from asyncli.model.units import format_count, format_duration, format_many, was_
 from asyncli.report.run_provoked import (
     at_addresses,
     awaited_kernel,
+    before_when,
     came_back,
     concerned,
     ended_by,
@@ -193,7 +194,7 @@ def _were_back(event: EventPart) -> str:
 def _not_back(event: EventPart) -> list[str]:
     """Of those who were not, why."""
     counts = (
-        (event.waiting, f"{{were}} not to be back before the drain{awaited_kernel(event)}"),
+        (event.waiting, f"{{were}} not to be back {before_when(event)}{awaited_kernel(event)}"),
         (event.ended_again, "{were} ended by another event before that"),
         (event.lost_with_worker, "went with a process of asyncli's own before that"),
         (event.unheard, "to whom the server sent nothing since, so that nothing tells"),

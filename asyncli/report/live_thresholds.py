@@ -31,6 +31,7 @@ _NEVER_OF_CHURN = (
     "share",
     "for_s",
     "cut_after_s",
+    "records_end_after_s",
     "noticed",
     "gone",
     "returned",

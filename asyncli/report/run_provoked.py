@@ -263,8 +263,8 @@ def _stalled(event: EventPart) -> str:
         done = f"were to read nothing {lasted}, and {ended_by(event)} ended all before that"
     if _is_cut_off(event):
         done = f"were to read nothing {lasted}"
-    if isinstance(event.cut_after_s, float):
-        done = f"were to read nothing {lasted}, {_cut(event.cut_after_s)}"
+    if _is_cut(event):
+        done = f"were to read nothing {lasted}, {_cut(event)}"
     text = f"{event.text} {_when(event)}: {stalled} {done}"
     if isinstance(event.segment_bytes, int):
         text += f"; TCP segments of at most {format_count(event.segment_bytes)} B"
@@ -400,8 +400,8 @@ def _fate(event: EventPart) -> str:
         return "fell silent for good"
     assert isinstance(event.for_s, float)
     lasting = f"silent for {format_duration(event.for_s)}"
-    if isinstance(event.cut_after_s, float):
-        return f"were to be {lasting} and then to {event.then}, {_cut(event.cut_after_s)}"
+    if _is_cut(event):
+        return f"were to be {lasting} and then to {event.then}, {_cut(event)}"
     if _is_cut_off(event):
         return f"were to be {lasting} and then to {event.then}"
     if event.then == "return":
@@ -421,8 +421,20 @@ def _when(event: EventPart) -> str:
     return f"{at} ({event.into_hold_s:,.1f} s into the hold)"
 
 
-def _cut(after_s: float) -> str:
-    return f"but {format_duration(after_s)} into that the hold was over"
+def _is_cut(event: EventPart) -> bool:
+    """Whether the hold was over, or the records end, while clients still stalled or were silent."""
+    if isinstance(event.cut_after_s, float):
+        return True
+    if not isinstance(event.records_end_after_s, float):
+        return False
+    return not isinstance(event.for_s, float) or event.records_end_after_s < event.for_s
+
+
+def _cut(event: EventPart) -> str:
+    """That a silence or a stall was cut, and after what time."""
+    if isinstance(event.cut_after_s, float):
+        return f"but {format_duration(event.cut_after_s)} into that the hold was over"
+    return f"but the records end {format_duration(known(event.records_end_after_s))} into that"
 
 
 def _by(event: EventPart) -> str:
@@ -461,7 +473,10 @@ def _noticed(event: EventPart, noticed: Noticed) -> str:
 
 def _when_noticed(event: EventPart, noticed: Noticed) -> str:
     if noticed.why is not msgspec.UNSET:
-        return f"when the server noticed is not known: {_NOT_KNOWN[noticed.why]}"
+        why = _NOT_KNOWN[noticed.why]
+        if noticed.why == "no_time" and isinstance(event.records_end_after_s, float):
+            why = "the records end too soon after it"
+        return f"when the server noticed is not known: {why}"
     within = f"readings at most {format_duration(noticed.within_s or 0.0)} apart"
     shares = (("50 %", noticed.p50_s), ("90 %", noticed.p90_s), ("all", noticed.all_s))
     times = [f"{format_duration(value)} ({share})" for share, value in shares if value is not None]
@@ -561,7 +576,7 @@ def _comeback(event: EventPart) -> str:
         lost = format_count(known(event.lost_with_worker))
         parts.append(f"{lost} went with a process of asyncli's own before being back")
     if event.waiting:
-        waiting = f"{_so_many(event.waiting)} not to be back before the drain"
+        waiting = f"{_so_many(event.waiting)} not to be back {before_when(event)}"
         parts.append(f"{waiting}{awaited_kernel(event)}")
     if event.unheard:
         parts.append(
@@ -597,11 +612,18 @@ def _sent_again(event: EventPart) -> list[str]:
     return parts
 
 
+def before_when(event: EventPart) -> str:
+    """Before what those were not to be back whose turn was to come."""
+    if isinstance(event.records_end_after_s, float):
+        return "by the last record"
+    return "before the drain"
+
+
 def awaited_kernel(event: EventPart) -> str:
     """Why those who are heard again on their old connections were not to be back before the drain;
     "" of all others.
     """
-    if event.then != "return" or isinstance(event.cut_after_s, float):
+    if event.then != "return" or _is_cut(event):
         return ""
     return ", as no kernel had sent again yet what was lost in the silence"
 

@@ -330,6 +330,9 @@ class EventPart(msgspec.Struct):
     #: How long after it the run was interrupted (s) where not all of it was over: the rest was not
     #: seen. Absent where all was.
     interrupted_after_s: float | msgspec.UnsetType = msgspec.UNSET
+    #: How long after it the records end (s) of a run that goes on, or was killed, where not all of
+    #: it was over then. Absent where all was.
+    records_end_after_s: float | msgspec.UnsetType = msgspec.UNSET
     policy: str | msgspec.UnsetType = msgspec.UNSET
     chosen: int | msgspec.UnsetType = msgspec.UNSET
     absent: int | msgspec.UnsetType = msgspec.UNSET
@@ -368,7 +371,7 @@ class EventPart(msgspec.Struct):
     #: Of those that fell silent: null where the server's connections were not counted meanwhile.
     noticed: Noticed | msgspec.UnsetType | None = msgspec.UNSET
     gone: int | msgspec.UnsetType = msgspec.UNSET
-    #: Those who were not to be back yet at the hold's end.
+    #: Those who were not to be back yet at the hold's end, or as the records end.
     waiting: int | msgspec.UnsetType = msgspec.UNSET
     #: Those who only listen, whose connections stood again and who were sent nothing since: whether
     #: they were back cannot be told.
@@ -442,8 +445,7 @@ class EventPart(msgspec.Struct):
         if done.is_quiet:
             return part
         part.end_s = _over_s(event, done)
-        if planned.for_s is not None:
-            part.cut_after_s = done.cut_after_s
+        part._add_cut(planned, done)
         part.ended = done.counts.ended
         part.given_up = done.counts.asked + done.counts.unanswered
         part.back = done.back
@@ -467,6 +469,13 @@ class EventPart(msgspec.Struct):
         part.listen_overflows = done.listen_overflows
         part.segments_sent_again = done.segments_sent_again
         return part
+
+    def _add_cut(self, planned: PlannedEvent, done: Provoked) -> None:
+        """What of it the hold, or the records, had no time for."""
+        if planned.for_s is not None:
+            self.cut_after_s = done.cut_after_s
+        if done.records_end_after_s is not None:
+            self.records_end_after_s = done.records_end_after_s
 
     def _add_server(self, done: Provoked) -> None:
         """What it cost the server, and who decided how long it took."""

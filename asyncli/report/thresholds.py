@@ -424,8 +424,9 @@ def _judged(threshold: Threshold, document: Mapping[str, Any]) -> Outcome:
         outcome = _of_time_of_event(threshold, value, bound, document)
         if outcome is not None:
             return outcome
-    if _took_nobody(document, threshold.key):
-        return Outcome(threshold, None, None, why="the event took none of those whom it chose")
+    untellable = _why_untellable(document, threshold.key)
+    if untellable:
+        return Outcome(threshold, None, None, why=untellable)
     crossed = None
     if value is not None and bound is not None:
         crossed = _is_crossed(threshold.comparison, value, bound, ci95)
@@ -487,7 +488,7 @@ def _of_time_back(
     if waited_s is not None and _is_crossed(threshold.comparison, waited_s, bound, None):
         return Outcome(threshold, waited_s, True, has_more=True)
     if waited_s is not None:
-        why = f"some were not back in the {format_duration(waited_s)} that the hold had"
+        why = _why_not_back(document, threshold.key, waited_s)
         return Outcome(threshold, None, None, why=why)
     if untold:
         return Outcome(threshold, None, None, why=untold)
@@ -639,6 +640,14 @@ def _waited_s(document: Mapping[str, Any], key: str) -> float | None:
     return _finite(_value(document, f"{event}.back.waited_s"))
 
 
+def _why_not_back(document: Mapping[str, Any], key: str, waited_s: float) -> str:
+    """Why the time back ``key`` is not known where some were not back for so long."""
+    event = _event_of_time_back(key)
+    if _value(document, f"{event}.records_end_after_s") is not None:
+        return "the records end before some were back"
+    return f"some were not back in the {format_duration(waited_s)} that the hold had"
+
+
 def _ended_none(document: Mapping[str, Any], key: str) -> bool:
     """Whether ``key`` is of a time of the clients of an event that was done and ended no
     connection.
@@ -651,6 +660,15 @@ def _ended_none(document: Mapping[str, Any], key: str) -> bool:
     return not _value(document, f"{event}.stalled")
 
 
+def _why_untellable(document: Mapping[str, Any], key: str) -> str:
+    """Why the run does not tell the number ``key`` of an event; "" where it may."""
+    if _took_nobody(document, key):
+        return "the event took none of those whom it chose"
+    if _is_of_turns_to_come(document, key):
+        return "the records end before the turn of some to come back"
+    return ""
+
+
 def _took_nobody(document: Mapping[str, Any], key: str) -> bool:
     """Whether ``key`` is of the comeback from an event of whose chosen connections none could be
     had: each was not connected, or in another event.
@@ -660,6 +678,17 @@ def _took_nobody(document: Mapping[str, Any], key: str) -> bool:
         return False
     absent = _value(document, f"{event}.absent")
     return bool(absent) and absent == _value(document, f"{event}.chosen")
+
+
+def _is_of_turns_to_come(document: Mapping[str, Any], key: str) -> bool:
+    """Whether ``key`` is how many were not back from an event, which the records of a run that goes
+    on, or was killed, do not tell: the turn of some was to come.
+    """
+    event = key.removesuffix(".not_back")
+    if not event.startswith("events.") or event == key:
+        return False
+    is_cut = _value(document, f"{event}.records_end_after_s") is not None
+    return is_cut and bool(_value(document, f"{event}.waiting"))
 
 
 #: The times back from an event that cannot fall any more once they are known.

@@ -17,7 +17,7 @@ from asyncli.analysis.provoked import provoked
 from asyncli.analysis.totals import fold
 from asyncli.analysis.unlistened import listeners_gone
 from asyncli.core.histogram import bucket
-from asyncli.findings.slowness import no_answers
+from asyncli.findings.slowness import MOST_PERIODS, no_answers
 from asyncli.model import metrics
 from asyncli.model.records import Deaths, EventCounts, RunEvent, mark
 from asyncli.model.run import EVENT_SETTLES_S, Run
@@ -154,6 +154,37 @@ def test_a_silence_of_which_the_last_answer_is_known_belongs_to_the_event_of_tha
     tick.answered = 180
     [finding] = stalls(run)
     assert named(finding) == events
+
+
+def test_each_silence_that_a_command_began_is_named_with_its_time_and_its_event() -> None:
+    """Two silences by two commands: the longer one is the second."""
+    run = silent(50, 53)
+    for t_s, tick in run.ticks:
+        if 30 < t_s < 33:
+            tick.answered, tick.awaiting = 0, 9
+    run = command(command(run, begun_s=28.9, took_s=3.0), begun_s=48.9, took_s=4.0, number=2)
+    [finding] = stalls(run)
+    assert named(finding) == [2]
+    [other] = finding.fields["others"]
+    assert (other["from_s"], other["to_s"]) == pytest.approx((29.1, 32.1), abs=0.2)
+    assert [event["number"] for event in other["events"]] == [1]
+    assert "such period," in finding.evidence
+    assert "event 1," in finding.evidence
+    assert all(event in finding.remedy for event in ("event 1", "event 2"))
+
+
+def test_of_many_silences_those_in_the_time_of_an_event_are_named_first() -> None:
+    run = silent(0, 0)
+    for t_s, tick in run.ticks:
+        if any(first < t_s < first + 3 for first in (14, 22, 31, 45, 60)):
+            tick.answered, tick.awaiting = 0, 9
+    run = command(run, begun_s=58.9, took_s=3.0)
+    [finding] = stalls(run)
+    assert finding.fields["times"] == 5
+    others = finding.fields["others"]
+    assert len(others) == MOST_PERIODS
+    assert [bool(other["events"]) for other in others] == [False, False, True]
+    assert "periods, such" in finding.evidence
 
 
 def test_a_path_that_was_down_is_looked_at_before_a_command() -> None:

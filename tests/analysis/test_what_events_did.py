@@ -10,13 +10,15 @@ import pytest
 
 from asyncli.analysis.noticed import Noticed
 from asyncli.analysis.provoked import Provoked, ServerPrice, SpentDescriptors, provoked
+from asyncli.core.histogram import Histogram
 from asyncli.findings.probes import server_master_ended
 from asyncli.model import metrics
 from asyncli.model.plan import Plan
 from asyncli.model.records import CHURN, Deaths, EventCounts, Gap, Phase, RunEvent, Sample, Tick
 from asyncli.model.run import Run
 from asyncli.model.samples import Samples, Series
-from asyncli.report.run_provoked import _back, _others
+from asyncli.report import document as doc
+from asyncli.report.run_provoked import _back, _others, event_blocks
 from asyncli.report.summary import Summary, summarise
 from asyncli.report.summary_parts import EventPart
 from asyncli.report.thresholds import judge, parse
@@ -210,6 +212,96 @@ def test_an_event_that_the_hold_s_end_cut_short_says_so() -> None:
     assert told(run).cut_after_s is None
     run.plan = msgspec.structs.replace(run.plan, events=("15s vanish 25% for 20s then reconnect",))
     assert told(run).cut_after_s == pytest.approx(39 - AT_S)
+
+
+def heard_again(count: Callable[[float], float], *, were_back: bool = True, again_s: float = 3.9) -> Run:
+    """The clients return on the same connections after 4.2 s, which counts in the second that ends ``again_s`` or later after the event.
+    ``were_back``: they have their answers in that second."""
+    run = vanished(count, back_s=again_s)
+    run.plan = msgspec.structs.replace(run.plan, events=("15s vanish 25% for 4.2s then return",))
+    for _, tick in run.ticks:
+        if 1 in tick.events and tick.events[1].opened:
+            back_ms = tick.events[1].back_ms if were_back else Histogram()
+            tick.events[1] = EventCounts(attempts=SILENT, returned=SILENT, back_ms=back_ms)
+    return run
+
+
+def until_heard(after_s: float) -> float:
+    return SILENT if after_s < 3.9 else 0.0
+
+
+@pytest.mark.parametrize("were_back", [True, False])
+def test_who_is_heard_again_in_the_second_of_a_reading_was_silent_then(were_back: bool) -> None:
+    """They are held as that second ends, and were not as it was read."""
+    found = noticed_in(heard_again(until_heard, were_back=were_back))
+    assert found is not None
+    assert (found.p50_s, found.left, found.all_at_most_s) == (None, SILENT, None)
+
+
+def test_who_is_back_without_a_connect_was_not_let_go_whatever_churn_hides() -> None:
+    """Twenty of the connections that are held as a second ends, or as many others, may not have been there as it was read."""
+    run = with_churn(heard_again(until_heard), goes=20)
+    for sample in run.samples:
+        sample.values[metrics.SERVER_SOCKETS] -= 4 * (sample.t_s > AT_S)
+    found = noticed_in(run)
+    assert found is not None
+    assert (found.why, found.p50_s, found.left) == (msgspec.UNSET, None, SILENT)
+
+
+def test_a_count_that_has_fewer_than_are_back_without_a_connect_does_not_fit() -> None:
+    found = noticed_in(heard_again(lambda after_s: SILENT if after_s < 1.0 else 0.0, again_s=4.2))
+    assert found is not None
+    assert found.why == "disagrees"
+
+
+def test_of_whom_churn_may_hide_all_none_is_told_as_let_go() -> None:
+    """So many may be in the count or not that the server may hold all of the silent ones, or some fewer."""
+    found = noticed_in(with_churn(vanished(lambda _: SILENT, back_s=30.0), goes=6, straggler=-4))
+    assert found is not None
+    assert (found.p50_s, found.left) == (None, SILENT)
+
+
+def going_on(run: Run, until_s: float) -> Run:
+    """The run by its records up to an instant in the hold: it goes on, or was killed."""
+    run.phases = [*run.phases[:2], Phase("hold", run.phases[2].start_s, None)]
+    run.ticks = [(t_s, tick) for t_s, tick in run.ticks if t_s <= until_s]
+    samples = [sample for sample in run.samples if sample.t_s <= until_s]
+    return msgspec.structs.replace(run, samples=samples, complete=False)
+
+
+@pytest.mark.parametrize("words", ["vanish 25% for 12s then return", "vanish 25% for 12s then reconnect", "stall 25% for 12s"])
+def test_whose_turn_comes_after_the_last_record_waits_for_it(words: str) -> None:
+    run = vanished(lambda _: SILENT)
+    run.plan = msgspec.structs.replace(run.plan, events=(f"15s {words}",))
+    if "stall" in words:
+        stalled = EventCounts(chosen=SILENT, stalled=SILENT)
+        run.ticks = [(t_s, msgspec.structs.replace(tick, events={1: stalled} if tick.events else {})) for t_s, tick in run.ticks]
+    run = going_on(run, AT_S + 4.0)
+    done = told(run)
+    assert (done.counts.waiting, done.not_back, done.cut_after_s) == (SILENT, 0, None)
+    assert done.records_end_after_s == pytest.approx(4.0)
+    summary = summarise(msgspec.structs.replace(run))
+    [part] = summary.events or []
+    said = " ".join(doc.plain(block.words) for block in event_blocks([part]) if isinstance(block, doc.Paragraph))
+    assert "last record" in said
+    assert "was over" not in said
+    limits = [parse(text, Summary) for text in ("events.1.not_back > 0", "events.1.back.all_s > 30s")]
+    outcomes = judge(limits, msgspec.to_builtins(summary))
+    assert [outcome.crossed for outcome in outcomes] == [None, None]
+    assert all("records end" in outcome.words for outcome in outcomes if outcome.why)
+    assert outcomes[0].why
+
+
+def test_who_had_a_turn_and_no_answer_by_the_last_record_is_not_back() -> None:
+    """Twenty of fifty whose turn came in the second after the silence; of these twelve were back."""
+    run = going_on(vanished(lambda _: SILENT, back_s=30.0), AT_S + 5.0)
+    came = EventCounts(attempts=20, opened=20)
+    for _ in range(12):
+        came.back_ms.add(300)
+    _, last = run.ticks[-1]
+    last.events[1] = came
+    done = told(run)
+    assert (done.counts.waiting, done.not_back) == (30, 8)
 
 
 def test_an_event_that_an_interruption_cut_short_says_so() -> None:

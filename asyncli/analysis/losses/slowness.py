@@ -75,8 +75,24 @@ def stalls(run: Run) -> list[Finding]:
             page_silent=bool(evidence.silent),
             events=events_of_silence(run, from_s),
             mark=mark_before(run, from_s),
+            others=_named_beside(run, longest, stretches),
         )
     ]
+
+
+def _named_beside(
+    run: Run, longest: Silence, stretches: Sequence[Silence]
+) -> list[latency.PeriodWords]:
+    """The first of the stretches beside the longest; those in the time of an event come before the
+    rest, since these have other reasons.
+    """
+    others: list[latency.PeriodWords] = []
+    for stretch in stretches:
+        if stretch != longest:
+            events = events_of_silence(run, stretch.from_s)
+            others.append({"from_s": stretch.from_s, "to_s": stretch.to_s, "events": events})
+    others.sort(key=lambda period: not period["events"])
+    return sorted(others[: latency.MOST_PERIODS], key=lambda period: period["from_s"])
 
 
 def _sent_again_in(run: Run, from_s: float, to_s: float) -> int:
