@@ -264,7 +264,7 @@ def packets_sent_again(
     segments = format_many(count, "TCP segment")
     if here:
         if in_all is not None and in_all > count:
-            segments += f" of {format_count(in_all)} in all"
+            segments += f" (of {format_count(in_all)} in all)"
         sent_again = f"asyncli's connections sent {segments} again {when} their requests"
     else:
         sent_again = (

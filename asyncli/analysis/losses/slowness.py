@@ -287,7 +287,8 @@ def packets_lost(run: Run) -> list[Finding]:
     """
     if not math.isfinite(run.first_connect_s):
         return []
-    own = [sent for sent in all_sent_again(run) if sent.seen_s < run.stop_s]
+    # Also those that are seen only as the drain ends their connections.
+    own = [sent for sent in all_sent_again(run) if sent.began_s < run.stop_s]
     met_time_wait_s = {t_s for t_s, _ in ticks_that_met_time_wait(run)}
     met = [sent for sent in own if sent.seen_s in met_time_wait_s]
     others = [sent for sent in own if sent.seen_s not in met_time_wait_s]
