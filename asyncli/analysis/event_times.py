@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from asyncli.analysis.constants import FEWEST, HALF, PART
@@ -141,14 +142,21 @@ class InTime(NamedTuple):
     came: int
 
 
-def events_with_most(run: Run, counts: Sequence[tuple[float, int]]) -> InTime:
+def events_with_most(
+    run: Run, counts: Sequence[tuple[float, int]], own: Mapping[int, int] = MappingProxyType({})
+) -> InTime:
     """The events to which most belongs of what was counted in the seconds that end at these
     instants: those with a tenth of it or more; none where these have fewer than half. Not one at
-    whose beginning answers were counted so already.
+    whose beginning answers were counted so already. ``own``: what is known to be of an event, by
+    its number.
     """
     by_second = dict(counts)
-    times = [time for time in _times(run) if _rose_with(run, time, by_second)]
-    return _with_most(times, [(_near(times, run, t_s - TICK_S), count) for t_s, count in counts])
+    times = _times(run)
+    rose = [time for time in times if _rose_with(run, time, by_second)]
+    belongs = [(_near(rose, run, t_s - TICK_S), count) for t_s, count in counts]
+    for time in times:
+        belongs.append(([time], own.get(time.event.fields["number"], 0)))
+    return _with_most(times, belongs)
 
 
 def _rose_with(run: Run, time: _Time, counts: Mapping[float, int]) -> bool:

@@ -19,6 +19,7 @@ from asyncli.analysis.due import Spans, latencies_of_due
 from asyncli.analysis.event_pace import EventPace, event_pace
 from asyncli.analysis.in_vain import InVain, in_vain
 from asyncli.analysis.least_held import LeastHeld
+from asyncli.analysis.losses.own_sockets import SegmentsAgain, all_sent_again
 from asyncli.analysis.noticed import Noticed, noticed_by_event
 from asyncli.analysis.server_count import has_other_connections
 from asyncli.analysis.slope import MOST_BINS, PAGES
@@ -226,7 +227,7 @@ class _Moves(NamedTuple):
 class _Known(NamedTuple):
     """What is known of a run, once for all events: the server's memory over time, how it ``moves``
     without an event (None: it was not read twice then), whether it is mostly a heap that a runtime
-    collects, who was held, and which commands ended clients of which events.
+    collects, who was held, which commands ended clients of which events, and what was sent again.
     """
 
     memory: Series
@@ -234,6 +235,7 @@ class _Known(NamedTuple):
     collected: bool
     least_held: LeastHeld
     closings: Sequence[ClosedBy]
+    sent_again: Sequence[SegmentsAgain]
 
 
 def provoked(run: Run, memory: Series, *, collected: bool = False) -> dict[int, Provoked]:
@@ -261,6 +263,7 @@ def provoked(run: Run, memory: Series, *, collected: bool = False) -> dict[int, 
         moves=_moves_by_itself(run, memory),
         least_held=LeastHeld(run),
         closings=closed_by_commands(run, noticed),
+        sent_again=all_sent_again(run),
     )
     silences = longest_without_answers(run)
     still_s = longest_by_event(run)
@@ -291,7 +294,6 @@ def _provoked(
     noticed: Noticed | None,
 ) -> Provoked:
     assert window.end_s is not None
-    ticks = run.ticks_between(window.start_s, window.end_s)
     counts = run.counts_of_event(number)
     overflows = run.series(f"{metrics.TCP}ListenOverflows")
     connect_p50, connect_p99 = in_ms(counts.connect_us, 0.5, 0.99)
@@ -332,8 +334,23 @@ def _provoked(
         least_held=known.least_held.during(number, window),
         pace=event_pace(run, number, window, counts),
         listen_overflows=_counted(overflows, window.start_s, window.end_s),
-        segments_sent_again=sum(tick.tcp.segments for _, tick in ticks if tick.tcp is not None),
+        segments_sent_again=_segments_sent_again(number, window, counts, known.sent_again),
     )
+
+
+def _segments_sent_again(
+    number: int, window: Gap, counts: EventCounts, sent_again: Sequence[SegmentsAgain]
+) -> int:
+    """What an event's clients sent again, in its silence or on their way back; and what others did
+    whose connect or request began in its time.
+    """
+    assert window.end_s is not None
+    segments = counts.sent_again_silent
+    for sent in sent_again:
+        is_in_time = window.start_s <= sent.began_s <= window.end_s
+        if sent.event == number or (sent.event is None and is_in_time):
+            segments += sent.segments
+    return segments
 
 
 def _cut_after_s(run: Run, number: int, window: Gap) -> float | None:

@@ -16,6 +16,7 @@ good.
 from __future__ import annotations
 
 import contextlib
+import math
 from array import array
 from collections.abc import Iterator
 from typing import Literal
@@ -86,6 +87,9 @@ _MOST_UNREAD_BYTES = 65_536
 
 class HeldConnections:
     """The rows of worker ``worker``."""
+
+    #: When the run began, on the net's clock.
+    _t0 = 0.0
 
     def __init__(self, shard: Shard, worker: int, net: Net) -> None:
         self._shard, self._worker, self._net = shard, worker, net
@@ -168,7 +172,8 @@ class HeldConnections:
         self.held = 0
         self.tick = Tick()
 
-    def start(self, now: float) -> None:
+    def start(self, now: float, t0: float) -> None:
+        self._t0 = t0
         # The longest wait is a heartbeat's sleep or a backoff.
         self.wheel = Wheel(self.rows, max(self._keepalive_s / 2, LONGEST_BACKOFF_S) + 1.0, now)
 
@@ -753,7 +758,7 @@ class HeldConnections:
         coming_back = 0
         for row, number, now in connected:
             took_s = now - connecting.pop(row)
-            if took_s > SENT_AGAIN_S and self._sent_again(row, self._handle[row]):
+            if took_s > SENT_AGAIN_S and self._sent_again(row, self._handle[row], now - took_s):
                 self._tcp.connects += 1
             if row in event_of:
                 coming_back += 1
@@ -827,11 +832,11 @@ class HeldConnections:
         elif self._is_turned_away(row, event, now):
             return
         if row in self._coming_back:
-            self._is_back(row, now, answer_s=latency_s)
+            self._is_answered_again(row, handle, now, latency_s)
         else:
             tick.latency_us.add(latency_s * 1e6)
-        if latency_s > SENT_AGAIN_S:
-            self._count_sent_again(row, handle)
+            if latency_s > SENT_AGAIN_S:
+                self._count_sent_again(row, handle)
         self._requests[row] += 1
         self._beats[row] += 1
         self._retries[row] = 0
@@ -844,6 +849,13 @@ class HeldConnections:
                 row,
                 now + sleep_s(self._seed, self.number(row), self._beats[row], self._keepalive_s),
             )
+
+    def _is_answered_again(self, row: int, handle: int, now: float, latency_s: float) -> None:
+        """An event's row has an answer, and is back."""
+        # Of what a silence has swallowed the latency tells nothing: it counts from its end.
+        if latency_s > SENT_AGAIN_S or row in self._is_owed_late:
+            self._count_sent_again(row, handle)
+        self._is_back(row, now, answer_s=latency_s)
 
     def _is_turned_away(self, row: int, answer: Event, now: float) -> bool:
         """A row was answered with an error. True: it is an event's, and not back by that: it asks
@@ -873,9 +885,10 @@ class HeldConnections:
         self.wheel.add(row, now + asks_after_s)
         return True
 
-    def _sent_again(self, row: int, handle: int) -> int:
+    def _sent_again(self, row: int, handle: int, began_at: float) -> int:
         """How many segments the row's socket has sent again since the last call, which are counted
-        here.
+        here, without those that a silence swallowed. ``began_at``: when the connect or request
+        began of which they are.
         """
         total = self._net.retransmitted(handle)
         segments = (total - self._retransmitted[row]) & 0xFF
@@ -883,15 +896,34 @@ class HeldConnections:
         if segments > 0x7F:
             return 0
         self._retransmitted[row] = total & 0xFF
+        if not segments:
+            return 0
+        event = self._coming_back.get(row, CHURN)
+        if event != CHURN and self._fell_silent(row, event):
+            self.comebacks.counts_of(event).sent_again_silent += segments
+            return 0
         self._tcp.segments += segments
+        begun = self._tcp.begun
+        if event != CHURN:
+            begun = self.comebacks.counts_of(event).sent_again
+        second = math.ceil(began_at - self._t0)
+        begun[second] = begun.get(second, 0) + segments
         return segments
+
+    def _fell_silent(self, row: int, event: int) -> bool:
+        """Whether an event's row has the connection still that the event had fall silent."""
+        if self._shard.events[event - 1].do != "vanish":
+            return False
+        if self.state[row] in (CONNECTING, HANDSHAKE):
+            return False
+        return self._established_at[row] < self.comebacks.began_at(row)
 
     def _count_sent_again(self, row: int, handle: int) -> None:
         """Count a late answer whose request was sent again; a first request's, unless its SYN was
         counted.
         """
         counted = self._retransmitted[row] > 0
-        if not self._sent_again(row, handle):
+        if not self._sent_again(row, handle, self.wheel.due[row]):
             return
         if self._requests[row]:
             self._tcp.heartbeats += 1
@@ -1186,13 +1218,25 @@ class HeldConnections:
         """Count what a connection that ends has sent again, and whether its first request was in
         vain.
         """
-        self._sent_again(row, handle)
+        self._sent_again(row, handle, self._asked_at(row))
         state = self.state[row]
         late = (event == DEADLINE and state != CONNECTING) or event == TLS_DEADLINE
         first = state in (CONNECTING, HANDSHAKE) or not self._requests[row]
         if late and first and self._retransmitted[row]:
             self._tcp.unanswered += 1
         self._retransmitted[row] = 0
+
+    def _asked_at(self, row: int) -> float:
+        """When the connect or the request of a row began that waits for an answer; of any other
+        now, since nothing tells when what it has sent again was sent.
+        """
+        state = self.state[row]
+        if state == CONNECTING:
+            return self.connecting[row]
+        if state == HANDSHAKE:
+            # Until it is accepted: when its connect began.
+            return self._established_at[row]
+        return self.awaiting.get(row, self._net.clock())
 
     def _connect_failed(self, row: int, why: str) -> bool:
         """Count a failed connect; True if the attempt continues at once at another address."""

@@ -91,7 +91,7 @@ class ConnectionTable:
         now = self._net.clock()
         self._started = True
         self._t0 = t0
-        self._connections.start(now)
+        self._connections.start(now, t0)
         self._ramp.start(t0)
         if self._replaces:
             self._ramp.replace_worker(now, self._shard.reopen)

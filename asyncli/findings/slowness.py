@@ -283,13 +283,18 @@ def packets_sent_again(
     bursts: Sequence[tuple[float, float]] = (),
     times: int = 1,
     in_events: int = 0,
+    in_all: int | None = None,
 ) -> Words:
     """The sockets of asyncli's connections sent 1 % or more of their requests again, as the kernel
     reports for each of them; or the server's host sent as much again, counted for all its programs,
     while so many answers were late. ``here``: asyncli's sockets did. ``times``: in so many bursts,
-    five seconds or more apart; ``bursts``: when each was (s), where there are fewer than five.
-    ``events``: those of the plan in whose time most of these segments were seen to be sent again,
-    ``in_events`` of them; with 0 of them, those in whose time it began.
+    five seconds or more apart; ``bursts``: when each was (s), where there are fewer than five, from
+    the first connect or request that was sent again to when the last was seen to have been.
+    ``events``: those of the plan whose clients sent most of these segments on their way back, or in
+    whose time most of the connects and requests began, ``in_events`` of the segments; with 0 of
+    them, those in whose time it began. ``in_all``: so many asyncli's connections sent again in the
+    run; too few for a finding in other seconds, or for another reason. Not what a client sent that
+    an event of the plan had fall silent: nothing but the silence lost that.
 
     An info where connects met sockets in TIME_WAIT: for a minute the kernel keeps the sockets of
     connections that the server has ended, and where nothing listens it answers a connect from the
@@ -300,6 +305,8 @@ def packets_sent_again(
     when = f"{_when_in_bursts(from_s, to_s, bursts, times)}, up to {format_share(share)} of"
     segments = format_many(count, "TCP segment")
     if here:
+        if in_all is not None and in_all > count:
+            segments += f" (of {format_count(in_all)} in all)"
         sent_again = f"asyncli's connections sent {segments} again {when} their requests"
     else:
         sent_again = (

@@ -219,11 +219,16 @@ class TcpCounts(msgspec.Struct):
 
     A socket is read when a connect or an answer took long enough for a retransmission, and when a
     connection ends. Counters of a host include other programs: they are evidence of a fault only as
-    far as these sockets show it.
+    far as these sockets show it. Without what connections sent again of which the client could not
+    be heard: nothing but an event's silence lost that (:class:`EventCounts`).
     """
 
     #: Segments that were sent again.
     segments: Count = 0
+    #: Of these, those of clients that do not come back from an event of the plan: the second, by
+    #: its number, in which the connect or request began that was sent again -> segments. Older run
+    #: files lack it.
+    begun: dict[int, Count] = msgspec.field(default_factory=dict)
     #: Connects of which the SYN or the first request was sent again, and that succeeded.
     connects: Count = 0
     #: Connects that succeeded by TCP, whose first request was sent again and got no answer in time.
@@ -353,6 +358,11 @@ class EventCounts(msgspec.Struct):
     #: Of those who were heard again with a request that the server's kernel had not acknowledged:
     #: how long after that their own kernels were to send it again (ms).
     resends_ms: Histogram = msgspec.field(default_factory=Histogram)
+    #: TCP segments of those who come back that were sent again before their first answer: the
+    #: second, by its number, in which their connect or request began -> segments; and those of
+    #: connections that could not be heard, or had not been. Older run files lack both.
+    sent_again: dict[int, Count] = msgspec.field(default_factory=dict)
+    sent_again_silent: Count = 0
     #: Of those whom it ended, those whom another event ended before their first answer.
     ended_again: Count = 0
     #: Those who were not to be back yet when the drain began: whose turn was to come, or who were

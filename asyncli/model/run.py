@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -331,25 +331,17 @@ class Run(msgspec.Struct, dict=True):
     def event_windows(self) -> dict[int, Gap]:
         """By the number of each event of the plan that concerned connections: from its instant
         until its command has ended, the last comeback is over and memory has settled, or until the
-        next event, an interruption of the run or the drain.
+        next event, an interruption of the run or the drain. An event that took nobody, such as a
+        command that the server survived, ends only the time in which memory settles.
         """
-        began_s = [lasted.start_s for lasted in self._concerned.values()]
-        began_s += self._began_s.values()
-        windows = {}
-        for number, lasted in self._concerned.items():
-            windows[number] = self._window(lasted, began_s)
-        return windows
+        return {number: self._window(lasted) for number, lasted in self._concerned.items()}
 
     @cached_property
     def quiet_commands(self) -> dict[int, Gap]:
         """The same of each command of the plan in whose time the server ended no connection: until
         the command has ended and memory has settled.
         """
-        began_s = self._began_s.values()
-        windows = {}
-        for number, lasted in self._ended_nobody.items():
-            windows[number] = self._window(lasted, began_s)
-        return windows
+        return {number: self._window(lasted) for number, lasted in self._ended_nobody.items()}
 
     @cached_property
     def event_times(self) -> dict[int, Gap]:
@@ -357,7 +349,7 @@ class Run(msgspec.Struct, dict=True):
         an event. Several may be at work at a time.
         """
         lasted = self._concerned | self._ended_nobody
-        return {number: self._window(lasted[number], ()) for number in lasted}
+        return {number: self._time(lasted[number]) for number in lasted}
 
     @cached_property
     def _concerned(self) -> dict[int, TimeAtWork]:
@@ -425,12 +417,39 @@ class Run(msgspec.Struct, dict=True):
                 began_s[number] = event.at_s
         return began_s
 
-    def _window(self, lasted: TimeAtWork, began_s: Iterable[float]) -> Gap:
-        """Of an event that was at work so long, among events that ``began_s``."""
+    @cached_property
+    def _began_and_took_s(self) -> list[tuple[float, bool]]:
+        """When each event of the plan began, and whether it may have taken anybody: only what was
+        counted of it tells that it did not, and of a command that nothing was.
+        """
+        began_s = self._began_s
+        for number, lasted in self._concerned.items():
+            began_s[number] = lasted.start_s
+        commands = {event.fields.get("number") for event in self.events if event.kind == "run"}
+        events = []
+        for number, at_s in began_s.items():
+            took = number not in commands
+            if number in self._concerned:
+                counts = self.counts_of_event(number)
+                took = counts.ended + counts.stalled > 0
+            events.append((at_s, took))
+        return events
+
+    def _window(self, lasted: TimeAtWork) -> Gap:
+        """Of an event that was at work so long."""
+        time = self._time(lasted)
+        assert time.end_s is not None
+        end_s = time.end_s
+        for began_s, took in self._began_and_took_s:
+            if began_s > lasted.start_s:
+                end_s = min(end_s, began_s if took else max(began_s, lasted.end_s))
+        return Gap(lasted.start_s, max(lasted.start_s, end_s))
+
+    def _time(self, lasted: TimeAtWork) -> Gap:
+        """The same as if no other event began meanwhile."""
         start_s = lasted.start_s
-        later_s = [other_s for other_s in began_s if other_s > start_s]
         cut_s = self._interruptions_s(start_s)
-        end_s = min(lasted.end_s + EVENT_SETTLES_S, self.stop_s, *later_s, *cut_s)
+        end_s = min(lasted.end_s + EVENT_SETTLES_S, self.stop_s, *cut_s)
         return Gap(start_s, max(start_s, end_s))
 
     def interrupted_after_s(self, number: int) -> float | None:

@@ -62,6 +62,10 @@ def event_blocks(events: list[EventPart]) -> list[doc.Block]:
         if event.output is msgspec.UNSET:
             title = "Churn" if event.kind == "churn" else f"Event {event.number}"
             blocks.append(_headed(title, _done(event)))
+        if took_nobody(event):
+            # What the server spent meanwhile is of others.
+            blocks += _heartbeats_meanwhile(event)
+            continue
         if event.slow_readers is not msgspec.UNSET:
             blocks.append(doc.Paragraph(_slow_readers(event.slow_readers)))
         blocks.append(doc.Paragraph(_back(event)))
@@ -72,10 +76,14 @@ def event_blocks(events: list[EventPart]) -> list[doc.Block]:
     return blocks
 
 
+def _heartbeats_meanwhile(event: EventPart) -> list[doc.Block]:
+    return [doc.Paragraph(text, view=doc.FULL) for text in _heartbeats(event)]
+
+
 def _of_nobody(event: EventPart) -> list[doc.Block]:
     """What is known beside its end of an event that concerned no connection, or was not seen."""
     if event.output is not msgspec.UNSET:
-        return [doc.Paragraph(text, view=doc.FULL) for text in _heartbeats(event)]
+        return _heartbeats_meanwhile(event)
     if event.interrupted_after_s is not msgspec.UNSET:
         return [_headed(f"Event {event.number}", _unseen(event))]
     return []

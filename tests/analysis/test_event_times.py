@@ -88,6 +88,40 @@ def test_a_mark_of_the_plan_does_not_end_the_event_before_it() -> None:
     assert run.quiet_commands[1].end_s == BEGUN_S + 4.0 + EVENT_SETTLES_S
 
 
+def stormed(run: Run, *, number: int, at_s: float, back_s: float, ended: int = 100) -> Run:
+    """The run with a storm whose clients are back at that instant; with nobody ended it found all away already."""
+    events = (*run.plan.events, f"{10 + number}s storm")
+    run.plan = msgspec.structs.replace(run.plan, events=events)
+    run.events.append(RunEvent("storm", at_s, None, "storm", {"number": number}))
+    for t_s, tick in run.ticks:
+        if at_s < t_s <= at_s + 1:
+            tick.events[number] = EventCounts(chosen=100, absent=100 - ended, ended=ended, clients=ended)
+        if ended and back_s < t_s <= back_s + 1:
+            tick.events[number] = EventCounts(opened=ended)
+    return msgspec.structs.replace(run)
+
+
+@pytest.mark.parametrize("by_whom", ["a command", "an event that took nobody"])
+def test_what_takes_nobody_does_not_end_the_time_of_an_event_whose_clients_are_away(by_whom: str) -> None:
+    """Only the time in which memory settles: what it then shows may be of either."""
+    run = stormed(a_run(1_000), number=1, at_s=25.0, back_s=30.0)
+    if by_whom == "a command":
+        run = command(run, number=2, took_s=0.1)
+    else:
+        run = stormed(run, number=2, at_s=BEGUN_S, back_s=BEGUN_S, ended=0)
+    window = run.event_windows[1]
+    [last_s] = [t_s for t_s, tick in run.ticks if 1 in tick.events and tick.events[1].opened]
+    assert (window.start_s, window.end_s) == (25.0, last_s)
+    later = command(stormed(a_run(1_000), number=1, at_s=25.0, back_s=30.0), number=2, begun_s=33.0, took_s=0.1)
+    assert later.event_windows[1].end_s == 33.0
+
+
+def test_what_takes_clients_ends_the_time_of_the_event_before_it() -> None:
+    run = stormed(a_run(1_000), number=1, at_s=25.0, back_s=30.0)
+    run = stormed(run, number=2, at_s=BEGUN_S, back_s=32.0, ended=1)
+    assert run.event_windows[1].end_s == BEGUN_S
+
+
 @pytest.mark.parametrize(("begun_s", "events"), [(28.5, [1]), (30.0, [1]), (31.0, []), (5.0, [])])
 def test_a_silence_names_the_command_in_whose_time_it_began(begun_s: float, events: list[int]) -> None:
     [finding] = stalls(command(silent(30, 32), begun_s=begun_s))

@@ -247,6 +247,52 @@ def test_what_was_sent_again_as_much_before_an_event_is_not_that_one_s() -> None
     assert told.fields["events"] == []
 
 
+def stormed(*, known: bool) -> Run:
+    """A storm of clients of which each sends five SYNs again; they are answered seven seconds later, right after a command that did nothing.
+    Another connect that began before the storm was sent again too. ``known``: it is recorded whose they are, and when they began."""
+    run = a_run(1000, hold_s=120.0, events=("20s storm", "26s run true"))
+    run.events.append(RunEvent("storm", 30.0, None, "storm", {"number": 1}))
+    run.events.append(RunEvent("run", 36.0, 36.1, "true", {"number": 2, "took_s": 0.1}))
+    for second, (_, tick) in enumerate(run.ticks):
+        tick.second = second
+    instants = {tick.second: t_s for t_s, tick in run.ticks}
+    storm_second = min(second for second, t_s in instants.items() if t_s > 30.0)
+    for t_s, tick in run.ticks:
+        if 30 < t_s <= 31:
+            tick.events[1] = EventCounts(chosen=100, ended=100, clients=100)
+        if 37 < t_s <= 38:
+            tick.events[1] = EventCounts(opened=100)
+            tick.tcp = TcpCounts(segments=510, connects=100)
+            if known:
+                tick.events[1].sent_again = {storm_second: 500}
+                tick.tcp.begun = {storm_second - 3: 10}
+    return run
+
+
+def test_connects_that_were_sent_again_belong_to_the_event_of_their_client_and_to_its_time() -> None:
+    (told,) = packets_lost(stormed(known=True))
+    assert [event["number"] for event in told.fields["events"]] == [1]
+    assert (told.fields["count"], told.fields["in_events"], told.fields["times"]) == (510, 500, 1)
+    assert (told.fields["from_s"], told.fields["to_s"]) == pytest.approx((27.0, 38.0), abs=1.0)
+
+
+def test_of_older_runs_only_the_time_of_their_reading_is_known() -> None:
+    (told,) = packets_lost(stormed(known=False))
+    assert (told.fields["count"], told.fields["in_events"]) == (510, 510)
+    assert told.fields["from_s"] == pytest.approx(37.0, abs=1.0)
+
+
+def test_few_that_were_sent_again_at_another_time_are_only_in_the_sum() -> None:
+    """Where an event's own count has all, the two add up."""
+    run = a_run(1000, hold_s=120.0)
+    for t_s, tick in run.ticks:
+        if 30 < t_s < 40 or 80 < t_s < 82:
+            tick.tcp = TcpCounts(segments=5 if t_s < 40 else 2)
+    (told,) = packets_lost(run)
+    assert (told.fields["count"], told.fields["in_all"]) == (50, 54)
+    assert "54" in told.evidence
+
+
 def test_where_drops_are_not_read_a_listen_queue_may_have_been_full() -> None:
     run = restarted()
     for sample in run.samples:

@@ -14,7 +14,7 @@ from asyncli.core.histogram import Histogram
 from asyncli.findings.probes import server_master_ended
 from asyncli.model import metrics
 from asyncli.model.plan import Plan
-from asyncli.model.records import CHURN, Deaths, EventCounts, Gap, Phase, RunEvent, Sample, Tick
+from asyncli.model.records import CHURN, Deaths, EventCounts, Gap, Phase, RunEvent, Sample, TcpCounts, Tick
 from asyncli.model.run import Run
 from asyncli.model.samples import Samples, Series
 from asyncli.report import document as doc
@@ -76,6 +76,18 @@ def told(run: Run) -> Provoked:
     # A run keeps what it has computed of its records, which the tests change.
     run = msgspec.structs.replace(run)
     return provoked(run, run.series(metrics.SERVER_PSS_BYTES))[1]
+
+
+def test_what_was_sent_again_counts_with_the_event_of_its_client() -> None:
+    """In its silence and on the way back, whenever that was seen; and what others began in its time, but not what they had begun before."""
+    run = vanished(until_back)
+    for t_s, tick in run.ticks:
+        if t_s == AT_S + 1.0:
+            tick.tcp = TcpCounts(segments=7, begun={tick.second - 4: 4, tick.second: 3})
+        if t_s == AT_S + 15.0:
+            tick.events[1] = EventCounts(sent_again={tick.second - 8: 20}, sent_again_silent=100)
+            tick.tcp = TcpCounts(segments=20)
+    assert told(run).segments_sent_again == 3 + 20 + 100
 
 
 def noticed_in(run: Run) -> Noticed | None:

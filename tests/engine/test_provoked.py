@@ -145,9 +145,16 @@ class _SendsSynsAgain(SimNet):
 def test_syns_that_were_sent_again_on_the_way_back_are_counted(connect_s: float, again: int) -> None:
     """Once each, by how long the connect took: a faster one cannot have been sent again, so that its socket is not read."""
     server = SimServer(connect_s=connect_s)
-    whole = whole_of(shard(events=[("10s", "storm")]), server, _SendsSynsAgain(server))
+    orders = shard(events=[("10s", "storm")])
+    whole = whole_of(orders, server, _SendsSynsAgain(server))
     assert whole.tcp is not None
     assert (whole.tcp.connects, whole.tcp.segments, whole.tcp.heartbeats) == (again, again, 0)
+    # They are the event's, and began when it did, not when they were seen to have been sent again.
+    assert whole.tcp.begun == {}
+    sent_again = whole.events[1].sent_again
+    assert sum(sent_again.values()) == again
+    began_s = orders.ramp.end_s + 10.0
+    assert all(began_s <= second < began_s + 2.5 for second in sent_again)
 
 
 def test_the_first_and_the_last_answer_of_each_second_are_noted() -> None:
@@ -659,6 +666,24 @@ def test_whom_no_kernel_sends_anything_for_as_long_as_it_was_silent_is_not_back(
     event, _ = returning(_SendsAgain(knows=True, at_all=False), "40s", timeout="20s")
     assert event.away > 0
     assert (event.waiting, event.back_ms.count) == (0, ALL - event.away)
+
+
+class _HasSentAgain(_SendsAgain):
+    """The kernel of who was silent had sent again five segments by its end."""
+
+    def retransmitted(self, handle: int) -> int:
+        was_silent = self._connections[handle].number <= ALL and self.now >= self.heard_at
+        return 5 if was_silent else 0
+
+
+@pytest.mark.parametrize("timeout", ["20s", "2s"])
+def test_what_a_silence_swallows_is_its_own_and_no_sign_of_the_network(timeout: str) -> None:
+    """Also where the answer does not come in time, so that the connection ends."""
+    event, whole = returning(_HasSentAgain(), "30s", timeout=timeout)
+    assert whole.tcp is not None
+    assert event.sent_again_silent == 5 * ALL
+    assert event.sent_again == {}
+    assert (whole.tcp.segments, whole.tcp.heartbeats, whole.tcp.unanswered) == (0, 0, 0)
 
 
 def test_who_has_no_answer_in_time_since_it_returned_was_not_ended_by_the_server() -> None:

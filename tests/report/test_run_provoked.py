@@ -70,6 +70,19 @@ def test_fewer_than_half_that_are_back_are_told() -> None:
     assert _comeback(storm(not_back=300)).startswith("none was")
 
 
+@pytest.mark.parametrize(("absent", "is_told"), [(299, True), (300, False)])
+def test_of_an_event_that_took_nobody_no_price_is_told(absent: int, is_told: bool) -> None:
+    """What the server spends meanwhile is of the event whose clients were away already."""
+    run = a_run(300, hold_s=60.0, events=("20s storm",))
+    run.events.append(RunEvent("storm", 30.0, None, "storm", {"number": 1}))
+    for t_s, tick in run.ticks:
+        if 30 < t_s <= 31:
+            tick.events[1] = EventCounts(chosen=300, absent=absent, ended=300 - absent, clients=300 - absent)
+            tick.events[1].back_ms.add_counts({5: 300 - absent} if is_told else {})
+    blocks = event_blocks(summarise(run).events or [])
+    assert (len(blocks) > 2) is is_told
+
+
 def test_how_connects_failed_is_told_in_words() -> None:
     """A handshake that ended without an answer was not refused."""
     part = storm(not_back=0)

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import bisect
 import itertools
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import msgspec
 
 from asyncli.analysis.constants import MISSED_S
 from asyncli.analysis.refusals import dropped_by_listeners
 from asyncli.model.metrics import TCP
-from asyncli.model.records import TcpCounts
+from asyncli.model.records import EventCounts, TcpCounts
 from asyncli.model.run import Run, Ticks
 from asyncli.model.samples import Series
 
@@ -45,6 +47,47 @@ def sent_again(ticks: Ticks) -> TcpCounts:
         counts.unanswered += own.unanswered
         counts.heartbeats += own.heartbeats
     return counts
+
+
+class SegmentsAgain(NamedTuple):
+    """Segments of connects or requests that began in the second that ended at ``began_s``, and that
+    were seen to have been sent again in the one that ended at ``seen_s``: the same one where
+    nothing tells when they began. ``event``: clients of this event of the plan sent them on their
+    way back; None: others did.
+    """
+
+    began_s: float
+    seen_s: float
+    segments: int
+    event: int | None = None
+
+
+def all_sent_again(run: Run) -> list[SegmentsAgain]:
+    """What our own sockets have sent again, by when it was seen, without what silences
+    swallowed.
+    """
+    ends_s = {tick.second: t_s for t_s, tick in run.ticks}
+    told = []
+    for t_s, tick in run.ticks:
+        own = tick.tcp
+        if own is None or not own.segments:
+            continue
+        undated = own.segments
+        for event, begun in _begun_by_event(tick.events, own):
+            for second, segments in begun.items():
+                told.append(SegmentsAgain(ends_s.get(second, t_s), t_s, segments, event))
+                undated -= segments
+        if undated > 0:
+            told.append(SegmentsAgain(t_s, t_s, undated))
+    return told
+
+
+def _begun_by_event(
+    events: Mapping[int, EventCounts], own: TcpCounts
+) -> Iterator[tuple[int | None, Mapping[int, int]]]:
+    yield None, own.begun
+    for number, counts in events.items():
+        yield number, counts.sent_again
 
 
 def overflows(run: Run) -> DroppedConnects:

@@ -8,7 +8,8 @@ import bisect
 import itertools
 import math
 import operator
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -22,7 +23,13 @@ from asyncli.analysis.event_times import (
     events_with_most,
     mark_before,
 )
-from asyncli.analysis.losses.own_sockets import any_between, drops_by_listeners_s, sent_again
+from asyncli.analysis.losses.own_sockets import (
+    SegmentsAgain,
+    all_sent_again,
+    any_between,
+    drops_by_listeners_s,
+    sent_again,
+)
 from asyncli.analysis.losses.server_evidence import ServerEvidence, stopped_since
 from asyncli.analysis.losses.table import began_s
 from asyncli.analysis.losses.time_waits import ticks_that_met_time_wait
@@ -296,66 +303,102 @@ def packets_lost(run: Run) -> list[Finding]:
     """
     if not math.isfinite(run.first_connect_s):
         return []
-    ours_s = {t_s for t_s, tick in run.ticks if tick.tcp is not None and tick.tcp.segments}
+    # Also those that are seen only as the drain ends their connections.
+    own = [sent for sent in all_sent_again(run) if sent.began_s < run.stop_s]
     met_time_wait_s = {t_s for t_s, _ in ticks_that_met_time_wait(run)}
-    findings = _sent_again_by(run, ours_s - met_time_wait_s)
-    findings += _sent_again_by(run, met_time_wait_s, met_time_wait=True)
+    met = [sent for sent in own if sent.seen_s in met_time_wait_s]
+    others = [sent for sent in own if sent.seen_s not in met_time_wait_s]
+    in_all = sum(sent.segments for sent in own)
+    findings = _sent_again_by(run, _own_spans(run, others), in_all=in_all)
+    findings += _sent_again_by(run, _own_spans(run, met), in_all=in_all, met_time_wait=True)
     if run.sides.far is not None:
-        findings += _sent_again_by(run, None)
+        findings += _sent_again_by(run, _spans_there(run))
     return findings
 
 
-def _sent_again_by(
-    run: Run, ours_s: Collection[float] | None, *, met_time_wait: bool = False
-) -> list[Finding]:
-    """The finding of the retransmissions of our own sockets in the seconds that end at ``ours_s``;
-    or of the server's host (None); none if there are few.
+class _Span(NamedTuple):
+    """Ten seconds: how many segments were sent again, how many others were sent, and which were
+    sent again (of the server's host only the seconds).
+    """
+
+    again: int
+    others: int
+    parts: Sequence[SegmentsAgain]
+
+    @property
+    def is_worth_telling(self) -> bool:
+        return self.again >= _FEWEST and self.share >= WORTH_TELLING
+
+    @property
+    def share(self) -> float:
+        return self.again / max(1, self.again + self.others)
+
+
+def _spans(run: Run) -> list[tuple[float, float]]:
+    """The spans (s) with a tick: how many others there are is up to the instants, which may be a
+    stranger's.
     """
     start_s = run.first_connect_s
-    stop_s = run.stop_s
-    # Spans with a tick: how many others there are is up to the instants, which may be a stranger's.
-    spans = {int((t_s - start_s) / _SPAN_S) for t_s, _ in run.ticks if start_s <= t_s < stop_s}
-    worst = 0.0
-    seconds: list[tuple[float, int]] = []
-    count = 0
-    for number in sorted(spans):
+    numbers = {
+        int((t_s - start_s) / _SPAN_S) for t_s, _ in run.ticks if start_s <= t_s < run.stop_s
+    }
+    spans = []
+    for number in sorted(numbers):
         low_s = start_s + number * _SPAN_S
-        high_s = min(stop_s, start_s + (number + 1) * _SPAN_S)
+        spans.append((low_s, min(run.stop_s, low_s + _SPAN_S)))
+    return spans
+
+
+def _own_spans(run: Run, parts: Sequence[SegmentsAgain]) -> list[_Span]:
+    """Those of our own sockets, by when connects and requests began."""
+    in_order = sorted(parts, key=operator.attrgetter("began_s"))
+    spans = []
+    for low_s, high_s in _spans(run):
+        first = bisect.bisect_left(in_order, low_s, key=operator.attrgetter("began_s"))
+        after = bisect.bisect_left(in_order, high_s, key=operator.attrgetter("began_s"))
+        in_span = in_order[first:after]
+        again = sum(part.segments for part in in_span)
+        others = sum(tick.started + tick.sent for _, tick in run.ticks_between(low_s, high_s))
+        spans.append(_Span(again, others, in_span))
+    return spans
+
+
+def _spans_there(run: Run) -> list[_Span]:
+    """Those of the server's host, of which the seconds are not told apart."""
+    spans = []
+    for low_s, high_s in _spans(run):
         ticks = run.ticks_between(low_s, high_s)
-        telling = ticks
-        if ours_s is None:
-            again, sent = _sent_again_there(run, ticks, low_s, high_s)
-        else:
-            telling = [(t_s, tick) for t_s, tick in ticks if t_s in ours_s]
-            again = sent_again(telling).segments
-            sent = sum(tick.started + tick.sent for _, tick in ticks)
-        if again < _FEWEST or again < WORTH_TELLING * (again + sent):
-            continue
-        worst = max(worst, again / (again + sent))
-        count += again
-        # Of the server's host the seconds are not told apart.
-        seconds += [
-            (t_s, tick.tcp.segments if tick.tcp is not None else 0) for t_s, tick in telling
-        ]
-    if not count:
+        again, others = _sent_again_there(run, ticks, low_s, high_s)
+        spans.append(_Span(again, others, [SegmentsAgain(t_s, t_s, 0) for t_s, _ in ticks]))
+    return spans
+
+
+def _sent_again_by(
+    run: Run, spans: Sequence[_Span], *, in_all: int | None = None, met_time_wait: bool = False
+) -> list[Finding]:
+    """The finding of the retransmissions in these spans, of so many ``in_all``; without that, of
+    those of the server's host. None if there are few.
+    """
+    telling = [span for span in spans if span.is_worth_telling]
+    if not telling:
         return []
-    in_time = InTime([], 0)
-    if ours_s is not None:
-        in_time = events_with_most(run, seconds)
-    bursts = _bursts([t_s for t_s, _ in seconds])
-    from_s = bursts[0][0]
-    to_s = bursts[-1][1]
+    parts = [part for span in telling for part in span.parts]
+    is_own = in_all is not None
+    in_time = _events_that_sent(run, parts) if is_own else InTime([], 0)
+    bursts = _bursts([(part.began_s - TICK_S, part.seen_s) for part in parts])
+    from_s, _ = bursts[0]
+    _, to_s = bursts[-1]
     times = len(bursts)
     if times >= FEWEST:
         # So many are told by their number.
         bursts = []
     return [
         latency.packets_sent_again(
-            ours_s is not None,
-            count,
+            is_own,
+            sum(span.again for span in telling),
             from_s,
             to_s,
-            worst,
+            max(span.share for span in telling),
             _SPAN_S,
             run.sides.one_network,
             events=in_time.events or events_begun_in(run, from_s),
@@ -363,20 +406,35 @@ def _sent_again_by(
             bursts=bursts,
             times=times,
             in_events=in_time.came,
+            in_all=in_all,
         )
     ]
 
 
-def _bursts(instants: Sequence[float]) -> list[tuple[float, float]]:
-    """The spans (s) of the seconds that end at these ``instants``, which are in order: those are
-    apart between which there was none for as long as an event settles.
+def _events_that_sent(run: Run, sent: Sequence[SegmentsAgain]) -> InTime:
+    """The events to which most of these segments belong: each to the event that its client came
+    back from, or else to those in whose time its connect or request began.
+    """
+    begun: Counter[float] = Counter()
+    own: Counter[int] = Counter()
+    for part in sent:
+        if part.event is None:
+            begun[part.began_s] += part.segments
+        else:
+            own[part.event] += part.segments
+    return events_with_most(run, sorted(begun.items()), own)
+
+
+def _bursts(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """These spans (s) as bursts: those are apart between which there was none for as long as an
+    event settles.
     """
     bursts: list[tuple[float, float]] = []
-    for t_s in instants:
-        if bursts and t_s - TICK_S - bursts[-1][1] < EVENT_SETTLES_S:
-            bursts[-1] = (bursts[-1][0], t_s)
+    for from_s, to_s in sorted(spans):
+        if bursts and from_s - bursts[-1][1] < EVENT_SETTLES_S:
+            bursts[-1] = (bursts[-1][0], max(to_s, bursts[-1][1]))
         else:
-            bursts.append((t_s - TICK_S, t_s))
+            bursts.append((from_s, to_s))
     return bursts
 
 
