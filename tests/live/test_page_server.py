@@ -29,6 +29,7 @@ from asyncli.live import following, run_page
 from asyncli.live.exposition import exposition
 from asyncli.live.feed import RunFeed
 from asyncli.live.page_server import PageServer
+from asyncli.live.page_state import plain_row
 from asyncli.model.errors import AsyncliError, StoreError
 from asyncli.model.metrics import SERVER_ANON_SHMEM_BYTES, SERVER_PSS_BYTES, SERVER_RSS_BYTES, SERVER_USS_BYTES
 from asyncli.model.records import Deaths, EventCounts, Phase, RunEvent, Tick
@@ -127,6 +128,12 @@ async def test_the_history_is_that_of_the_file(ended: Path) -> None:
         assert row["latency_p99"] == (None if p99_us is None else pytest.approx(p99_us / 1000, rel=1e-5))
     assert sum(counts.get("lost", {}).get("reset", 0) for _, counts in document["whole"]["bars"]) == 15
     assert document["state"]["lost"] == 15
+
+
+def test_what_a_page_subtracts_from_is_not_rounded() -> None:
+    """The page shows memory above that before the first connect, which is not rounded either."""
+    before = 20_000_004_988_928.0
+    assert plain_row((1.0, [before, 0.123456789, None])) == [1.0, before, 0.123457, None]
 
 
 def vanished(path: Path) -> Path:
