@@ -40,7 +40,7 @@ from asyncli.model.private_values import without_secrets
 from asyncli.model.protocol_table import OWN_KEYS
 from asyncli.model.records import Finding
 from asyncli.model.run import Run
-from asyncli.model.units import format_bytes, format_count
+from asyncli.model.units import format_bytes, format_count, format_duration
 
 Called = Literal["higher", "lower", "no_difference", "cannot_say"]
 Group = Literal["cost", "memory", "cpu", "latency", "losses", "drift", "asyncli"]
@@ -532,7 +532,8 @@ def why_late(row: Number, difference: float, first: MeasuredRun, second: Measure
         return ""
     later = second if later_ms >= 0 else first
     return (
-        f"in {later.name} asyncli itself sent {abs(later_ms):.2g} ms later, which latency includes"
+        f"in {later.name} asyncli itself sent {format_duration(abs(later_ms) / 1000)} later, which "
+        "latency includes"
     )
 
 

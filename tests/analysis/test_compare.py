@@ -366,6 +366,15 @@ def test_lateness_of_asyncli_is_not_the_servers_latency() -> None:
     assert (latency.verdict, "1.8 ms" in latency.why) == ("cannot_say", True)
 
 
+def test_lateness_of_a_tenth_of_a_second_is_told_as_a_duration() -> None:
+    runs = [a_run(20_000, hold_s=60.0, seed=seed) for seed in (1, 2)]
+    for _, tick in runs[1].ticks:
+        for name in ("latency_us", "lateness_us"):
+            setattr(tick, name, Histogram({key + 64 * 6: count for key, count in getattr(tick, name).items()}, 1, 640_000))
+    latency = row(compared(*runs), "latency.p99")
+    assert (latency.verdict, "e+" in latency.why) == ("cannot_say", False)
+
+
 def test_lateness_without_an_interval_still_counts() -> None:
     runs = [a_run(20_000, hold_s=60.0, seed=seed) for seed in (1, 2)]
     for _, tick in runs[1].ticks:
