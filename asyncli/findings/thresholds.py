@@ -38,8 +38,8 @@ def limit_unknown(
     """A limit of --fail-if cannot be decided, so the run failed: its value is unknown, or its 95 %
     interval includes the limit; or the interval of its difference from earlier runs includes both
     0 and the limit, which more of these (--baseline-run) make narrower. ``by_lateness``: of a
-    latency, it is above the limit only with asyncli's own lateness, which without another reason to
-    fail makes the run invalid. ``key`` null: this asyncli
+    latency, it is above the limit, or surely higher than in earlier runs, only with asyncli's own
+    lateness, which without another reason to fail makes the run invalid. ``key`` null: this asyncli
     cannot parse the limit, and ``amount`` says why. One that is not judged fails no run: with
     asyncli-light, which lacks NumPy and SciPy, a run whose limit needs them has no verdict, and the
     run file has all that is needed; or if another limit ended the run. ``not_judged``:
