@@ -220,12 +220,15 @@ def _growth(feed: RunFeed) -> Iterator[Metric]:
         return
     family = GaugeMetricFamily(
         "asyncli_memory_growth_bytes_per_second",
-        "how fast a memory grows in the hold, by the run so far, with its interval",
+        "how fast a memory grows in the hold, by the run so far, with its interval; no estimate "
+        "while that is too wide to tell",
         labels=["part", "bound"],
     )
     for name, (rate, low, high) in feed.so_far.growth.items():
-        for bound, bytes_per_hour in (("estimate", rate), ("low", low), ("high", high)):
-            family.add_metric([name, bound], bytes_per_hour / _HOUR_S)
+        if rate is not None:
+            family.add_metric([name, "estimate"], rate / _HOUR_S)
+        family.add_metric([name, "low"], low / _HOUR_S)
+        family.add_metric([name, "high"], high / _HOUR_S)
     yield family
 
 

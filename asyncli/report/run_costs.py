@@ -10,7 +10,7 @@ import msgspec
 from asyncli.analysis.ceiling import Ceiling
 from asyncli.analysis.constants import PART
 from asyncli.analysis.cost_parts import Costs
-from asyncli.analysis.drift import Drift, MetricName, called, in_words
+from asyncli.analysis.drift import Drift, MetricName, called, in_words, told_rate
 from asyncli.analysis.slope import unmeasured
 from asyncli.findings.cost import SURE, reclaimable_rises
 from asyncli.findings.drift import examined
@@ -316,8 +316,9 @@ def drift_table(drifts: Mapping[MetricName, Drift], server: str, host: str) -> d
 
 def _drift_row(label: str, drift: Drift) -> doc.TableRow:
     per_hour = "-"
-    if drift.bytes_per_hour is not None:
-        per_hour = _signed_bytes(drift.bytes_per_hour)
+    rate = told_rate(drift)
+    if rate is not None:
+        per_hour = _signed_bytes(rate)
     interval_per_hour = "-"
     if drift.ci95 is not None:
         low, high = drift.ci95

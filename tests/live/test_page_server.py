@@ -213,6 +213,9 @@ def test_growth_in_the_metrics_is_that_of_the_report(tmp_path: Path) -> None:
             grown = {(sample.labels["part"], sample.labels["bound"]): sample.value for sample in family.samples}
     known = {name: drift for name, drift in drifts(run)[0].items() if drift.ci95 is not None}
     assert {part for part, _ in grown} == set(known)
+    # What the report calls unknown has no rate, but its bounds.
+    told = {name for name, drift in known.items() if drift.verdict != "too_short"}
+    assert {part for part, bound in grown if bound == "estimate"} == told != set(known)
     drift = known["server_user"]
     assert drift.bytes_per_hour is not None
     assert grown["server_user", "estimate"] == pytest.approx(drift.bytes_per_hour / 3600)
