@@ -49,6 +49,10 @@ _BOUNDS_S = (
     30.0,
 )
 
+_LATENCY = (
+    "heartbeat, answered minus due; without the answers until clients were back from events, which "
+    "are told with these"
+)
 
 _HOUR_S = 3600.0
 
@@ -87,7 +91,7 @@ def families_of(feed: RunFeed) -> Iterator[Metric]:
         if value is not None:
             yield GaugeMetricFamily(f"asyncli_{name}", about, value)
     yield from _counters(feed, state)
-    yield _times("latency", "heartbeat, answered minus due", feed.sums.latency_us)
+    yield _times("latency", _LATENCY, feed.sums.latency_us)
     yield _times("lateness", "heartbeat, sent minus due", feed.sums.lateness_us)
     yield from _explained_losses(feed)
     yield from _costs(state)
