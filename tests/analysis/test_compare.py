@@ -684,6 +684,17 @@ def test_of_a_hidden_number_no_difference_share_or_verdict_is_shown() -> None:
     assert row(compare([first, second]), "cost.kernel").verdict == "cannot_say"
 
 
+def test_of_a_cost_whose_interval_says_more_than_its_middle_that_is_not_shown() -> None:
+    first, second = (measure(name, f"{name}.db", a_run(2000)) for name in "AB")
+    second.numbers["cost.kernel"] = Estimate(9031.0, 882.0, 12_717.0, 20)
+    found = row(compare([first, second]), "cost.kernel")
+    shown = amounts(found)
+    assert (found.wide, shown.second, shown.difference, shown.percent) == ((False, True), "wide", "-", "-")
+    # The interval of the difference says what is known, and JSON has the number.
+    assert shown.interval != "-"
+    assert found.values[1] == 9031.0
+
+
 def test_what_is_alive_has_no_word_of_one_runtime() -> None:
     """Go has no Buffers."""
     assert "Buffers" not in ROW_OF["cost.live"].name
