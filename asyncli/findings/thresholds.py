@@ -18,10 +18,16 @@ def limit_kept(limit: str, key: str, value: float | None, amount: str) -> str:
 
 
 @finding("limit_crossed", "error")
-def limit_crossed(limit: str, key: str, value: float | None, amount: str) -> str:
+def limit_crossed(
+    limit: str, key: str, value: float | None, amount: str, by_then: bool = False
+) -> str:
     """A limit of --fail-if was crossed, so the run failed. ``value`` is that of ``key`` in the
-    JSON; null: unknown, and what is known of it suffices.
+    JSON; null: unknown, and what is known of it suffices. ``by_then``: a view of the run, such as
+    that of ``asyncli watch``, has read no single seconds of the time in which that happened, so the
+    finding's time is the latest that it may have been.
     """
+    if by_then:
+        return f"crossed by then: {limit}: {key} is {amount}"
     return f"crossed: {limit}: {key} is {amount}"
 
 
