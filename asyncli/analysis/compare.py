@@ -30,7 +30,7 @@ from asyncli.analysis.estimates import (
     rates_differ,
 )
 from asyncli.analysis.measured import HOLD_TOO_SHORT, HOST, OF_HEAP, OURS, MeasuredRun
-from asyncli.analysis.slope import unmeasured
+from asyncli.analysis.slope import is_wide, unmeasured
 from asyncli.analysis.totals import fold, tested
 from asyncli.findings import compare as comparison
 from asyncli.findings.compare import DIRECTIVE
@@ -40,7 +40,7 @@ from asyncli.model.private_values import without_secrets
 from asyncli.model.protocol_table import OWN_KEYS
 from asyncli.model.records import Finding
 from asyncli.model.run import Run
-from asyncli.model.units import format_bytes, format_count
+from asyncli.model.units import format_bytes, format_count, format_duration
 
 Called = Literal["higher", "lower", "no_difference", "cannot_say"]
 Group = Literal["cost", "memory", "cpu", "latency", "losses", "drift", "asyncli"]
@@ -211,7 +211,14 @@ class Difference(msgspec.Struct):
     why: str = ""
     #: For each value that is not measured: "hidden" if its interval reaches zero, else "unknown".
     hidden: tuple[str, str] = ("", "")
+    #: For each cost whether its interval says more than its middle.
+    wide: tuple[bool, bool] = (False, False)
     at_most: tuple[float, float] | None = None
+
+    @property
+    def is_told(self) -> bool:
+        """Whether both values are shown as numbers, and so what they differ by."""
+        return not any(self.hidden) and not any(self.wide)
 
     @property
     def larger_than_seen(self) -> tuple[bool, bool]:
@@ -360,13 +367,14 @@ def _row(row: Number, first: MeasuredRun, second: MeasuredRun) -> Difference:
         p_value=None,
         verdict="cannot_say",
         hidden=hidden,
+        wide=(_is_wide(row, first), _is_wide(row, second)),
     )
     if isinstance(before, str) or isinstance(after, str):
         difference.why = _why_unknown(before, after, first.name, second.name)
         return difference
     difference.difference = after.value - before.value
     # Growth near zero is no base for a share, and no more a hidden cost.
-    if before.value > 0 and row.group != "drift" and not any(hidden):
+    if before.value > 0 and row.group != "drift" and difference.is_told:
         difference.relative = difference.difference / before.value
     low, high, p_value = _contrast(row.key, before, after)
     # Without an upper end (a stall) the difference has no interval, but a p-value.
@@ -424,6 +432,17 @@ def _why_unknown(
         if isinstance(number, str):
             reasons.append(f"{name}: {number}")
     return "; ".join(reasons)
+
+
+def _is_wide(row: Number, run: MeasuredRun) -> bool:
+    """Whether the cost has an interval in place of its middle, as in the run's report. Of what is
+    left over, the middle is what the parts leave.
+    """
+    number = run.numbers.get(row.key)
+    is_cost = row.key.startswith("cost.") and row.key != "cost.residual"
+    if not is_cost or not isinstance(number, Estimate):
+        return False
+    return is_wide(number.value, number.low, number.high)
 
 
 def _hidden(key: str, run: MeasuredRun) -> str:
@@ -532,7 +551,8 @@ def why_late(row: Number, difference: float, first: MeasuredRun, second: Measure
         return ""
     later = second if later_ms >= 0 else first
     return (
-        f"in {later.name} asyncli itself sent {abs(later_ms):.2g} ms later, which latency includes"
+        f"in {later.name} asyncli itself sent {format_duration(abs(later_ms) / 1000)} later, which "
+        "latency includes"
     )
 
 

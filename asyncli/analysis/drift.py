@@ -604,6 +604,15 @@ def is_settling(drift: Drift) -> bool:
     )
 
 
+def told_rate(drift: Drift) -> float | None:
+    """The rate (bytes an hour), where it is not only within an interval that says neither growth
+    nor none.
+    """
+    if drift.verdict == "too_short":
+        return None
+    return drift.bytes_per_hour
+
+
 def in_words(drift: Drift) -> str:
     """The verdict with its numbers: ``"grows by 144 MB an hour (140 MB to 148 MB) in 14 s"``, ``"no
     growth in 14 s: at most 4.1 kB in that time"``, ``"no growth in 8 h: at most 1.2 MB an hour"``,

@@ -28,7 +28,7 @@ from asyncli.analysis.regression import (
     regress,
     regress_with_time,
 )
-from asyncli.findings.cost import LEVELS, Moved
+from asyncli.findings.cost import LEVELS, SURE, Moved
 from asyncli.model.records import Phase, Tick
 from asyncli.model.run import Run
 from asyncli.model.samples import Series
@@ -92,6 +92,17 @@ class Cost(msgspec.Struct):
     @property
     def half_width(self) -> float:
         return (self.ci95[1] - self.ci95[0]) / 2
+
+
+#: What replaces the middle of a wide interval.
+WIDE_COST = "wide"
+
+
+def is_wide(value: float, low: float, high: float) -> bool:
+    """Whether the interval of a measured value says more than its middle, which is then not
+    told.
+    """
+    return low > 0 and (high - low) / 2 > SURE * abs(value)
 
 
 def unmeasured(low: float, high: float) -> str:

@@ -16,6 +16,11 @@ of them; so they hold however often one looks, and however much the looks have i
 (Bonferroni's inequality; for the spending of chances over looks see Lan and DeMets 1983, Biometrika
 70).
 
+A latency includes asyncli's own lateness, but for what of it fell on other heartbeats. So of a
+latency the interval includes both the difference as it was measured and that without what asyncli
+sent later or earlier than in the earlier runs, all of them together: to leave out single ones by
+their lateness would leave those that differ most.
+
 What repeats of one run differ by, beyond their own intervals, is the larger of what was measured on
 other hosts (:data:`~asyncli.analysis.compare.REPEAT`) and of what the baseline runs show.
 """
@@ -29,7 +34,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from asyncli.analysis.compare import REPEAT, ROW_OF, why_incomparable, why_late
+from asyncli.analysis.compare import REPEAT, ROW_OF, Number, why_incomparable
 from asyncli.analysis.estimates import (
     ALPHA,
     NO_SCATTER,
@@ -174,6 +179,8 @@ class Worsening(msgspec.Struct, frozen=True):
     """How much higher a number is than in earlier runs, and how sure that is. ``before``: the
     weighted mean of ``runs`` earlier ones; ``low``, ``high``: ends of the interval of
     ``difference``; ``over``: the upper end of the interval of what the number is above its bound.
+    ``later_ms``: of a latency, how much later asyncli itself sent than in those; all ends allow for
+    that. ``left_out``: why each other earlier run is not compared.
     """
 
     value: float
@@ -183,15 +190,29 @@ class Worsening(msgspec.Struct, frozen=True):
     high: float
     over: float
     runs: int
+    later_ms: float = 0.0
+    left_out: list[str] = msgspec.field(default_factory=list)
 
     @property
     def is_worse(self) -> bool | None:
         """Whether it is higher by its bound; None: undecided."""
-        if self.over < 0:
-            return False
-        if self.low > 0:
-            return True
-        return None
+        return _call(self.low, self.over)
+
+    @property
+    def is_by_lateness(self) -> bool:
+        """Whether it is undecided only because asyncli sent later or earlier than before."""
+        low = self.low + max(0.0, self.later_ms)
+        over = self.over - max(0.0, -self.later_ms)
+        return self.is_worse is None and _call(low, over) is not None
+
+
+def _call(low: float, over: float) -> bool | None:
+    """Whether a number is higher by its bound, by two ends of intervals; None: undecided."""
+    if over < 0:
+        return False
+    if low > 0:
+        return True
+    return None
 
 
 def worsening(
@@ -209,25 +230,40 @@ def worsening(
         return str(after)
     row = ROW_OF[key]
     known: list[Estimate] = []
-    reasons: list[str] = []
+    later_ms: list[float] = []
+    left_out: list[str] = []
     for earlier in baseline:
         before = earlier.numbers.get(key)
         if before is None:
-            reasons.append(f"in {earlier.name}, {earlier.unknown.get(key, 'unknown')}")
+            left_out.append(f"in {earlier.name}, {earlier.unknown.get(key, 'unknown')}")
             continue
-        measured = earlier.measured()
-        reason = why_incomparable(row, measured, run)
-        if not reason:
-            reason = why_late(row, after.value - before.value, measured, run)
+        reason = why_incomparable(row, earlier.measured(), run)
         if reason:
-            reasons.append(reason)
+            left_out.append(reason if earlier.name in reason else f"in {earlier.name}, {reason}")
             continue
         known.append(before)
+        later_ms.append(_later_ms(row, earlier, run))
     if not known:
-        return _of_all(reasons)
+        return _of_all(left_out)
     if bound.share and statistics.median(before.value for before in known) <= 0:
         return "it was not above 0 before, so a share of it says nothing; write an amount"
-    return _difference(known, after, REPEAT.get(key, NO_SCATTER), chances, bound)
+    repeat = REPEAT.get(key, NO_SCATTER)
+    difference = _difference(known, after, repeat, chances, bound, later_ms)
+    return msgspec.structs.replace(difference, left_out=left_out)
+
+
+def _later_ms(row: Number, earlier: BaselineRun, run: MeasuredRun) -> float:
+    """How much later than in an earlier run asyncli itself sent, of a quantile of the latency; 0 of
+    another number, and where that was not recorded.
+    """
+    if row.group != "latency":
+        return 0.0
+    quantile = row.key.removeprefix("latency.")
+    before_ms = earlier.late_ms.get(quantile)
+    after_ms = run.late_ms.get(quantile)
+    if before_ms is None or after_ms is None:
+        return 0.0
+    return after_ms - before_ms
 
 
 def _of_all(reasons: Sequence[str]) -> str:
@@ -276,9 +312,11 @@ def _difference(
     repeat: Repeat,
     chances: Chances,
     bound: Bound,
+    later_ms: Sequence[float],
 ) -> Worsening:
     """The difference of a run from the mean of earlier ones, each with the weight of what it
-    knows (DerSimonian and Laird 1986, Controlled Clinical Trials 7).
+    knows (DerSimonian and Laird 1986, Controlled Clinical Trials 7). ``later_ms``: how much later
+    than in each of them asyncli sent.
     """
     scatter = _scatter(known, repeat)
     weights = _weights([_of_wider_side(run) + scatter.value for run in known])
@@ -300,14 +338,19 @@ def _difference(
     beyond = apart(above(after), map(below, known), factor)
     difference = after.value - mean
     excess = after.value - bound.above(mean)
+    later = _weighted(weights, later_ms)
+    # That may be in the number, or have been in that of the earlier runs.
+    added = max(0.0, later)
+    hidden = max(0.0, -later)
     return Worsening(
         value=after.value,
         before=mean,
         difference=difference,
-        low=difference - lower.reach(chances.false_alarm),
-        high=difference + upper.reach(chances.miss),
-        over=excess + beyond.reach(chances.miss),
+        low=difference - lower.reach(chances.false_alarm) - added,
+        high=difference + upper.reach(chances.miss) + hidden,
+        over=excess + beyond.reach(chances.miss) + hidden,
         runs=len(known),
+        later_ms=later,
     )
 
 

@@ -135,8 +135,9 @@ def command(
         nonlocal run
         run = await bench.run()
 
-    for line in environment_lines():
-        say(line)
+    warn = speaker(messages, quiet=False, style="dim")
+    for line in environment_lines(quiet=quiet):
+        warn(line)
     asyncio.run(until_stopped(work(), bench.stop))
     if run is None:
         print("asyncli: interrupted; there is nothing to report", file=sys.stderr)

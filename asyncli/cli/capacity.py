@@ -153,6 +153,17 @@ def command(
     return _run(plan, first, last, share, out=out, files=files, quiet=quiet, hint=hint)
 
 
+def _first_lines(searched: str, hint: str, *, quiet: bool) -> list[str]:
+    """What is printed before the search: the range that is ``searched``, and a ``hint``."""
+    lines = environment_lines(quiet=quiet)
+    if quiet:
+        return lines
+    lines.append(searched)
+    if hint:
+        lines.append(f"warning: {hint}")
+    return lines
+
+
 def _run(
     plan: Plan,
     start: int,
@@ -186,19 +197,18 @@ def _run(
     messages = message_console()
     console = report_console(to_stderr="-" in files.values())
     say = speaker(messages, quiet)
+    warn = speaker(messages, quiet=False)
     search: CapacitySearch | None = None
 
     async def work() -> None:
         nonlocal search
         search_range = await make_search(plan, start, most, within)
-        preface = [*environment_lines(), in_words(search_range, start)]
-        if hint:
-            preface.append(f"warning: {hint}")
+        preface = _first_lines(in_words(search_range, start), hint, quiet=quiet)
 
         def say_after_preface(line: str) -> None:
             # A search that the preflight refuses prints nothing.
             while preface:
-                say(preface.pop(0))
+                warn(preface.pop(0))
             say(line)
 
         with made_folder("--out", folder, new=True):

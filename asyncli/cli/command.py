@@ -148,13 +148,16 @@ def variables_of_command() -> str:
     return f"${PREFIX}_{command}_{{key}}"
 
 
-def environment_lines() -> list[str]:
+def environment_lines(*, quiet: bool = False) -> list[str]:
     """The line that names the variables that the running command uses, without their values, which
-    may be secret; and a line for each that looks like one of its variables and is none.
+    may be secret; and a line for each that looks like one of its variables and is none. The latter
+    is a mistake, so a ``quiet`` command tells it too, and nothing else.
     """
     ctx = click.get_current_context(silent=True)
     if ctx is None:
         return []
+    if quiet:
+        return _unknown_variables(ctx)
     names = variables(ctx)
     takes_headers = any(option.name == "header" for option in ctx.command.params)
     if takes_headers and secret(HEADERS_VARIABLE):

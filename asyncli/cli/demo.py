@@ -71,4 +71,4 @@ def command(server: str | None, tls: bool, **values: Any) -> int:
         scheme=scheme,
         **proxied,
     )
-    return run_soak(plan, to, lab=lab_server, preface=environment_lines())
+    return run_soak(plan, to, lab=lab_server, preface=environment_lines(quiet=to.quiet))

@@ -19,8 +19,8 @@ from asyncli.report.livestate import LiveObserver
 class Screen(LiveObserver):
     """Folds the records of a run into a state and shows it.
 
-    ``preface``: lines to print before the first state, so that a run that the preflight refuses
-    prints nothing but that. With ``log_json`` they go to standard error.
+    ``preface``: lines to print before the first state, also with ``quiet``, so that a run that the
+    preflight refuses prints nothing but that. With ``log_json`` they go to standard error.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Screen(LiveObserver):
         super().__init__(plan)
         self._console = console
         self._is_quiet = quiet
-        self._preface = [] if quiet else list(preface)
+        self._preface = list(preface)
         self.shows_cost = not quiet
         if quiet:
             self._view = NullView()

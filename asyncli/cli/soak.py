@@ -65,12 +65,13 @@ def command(
     require_memory(page=to.html_file is not None)
     hosts = {name: values.pop(name) for name in options.CLUSTER}
     before = None
-    preface = environment_lines()
+    preface = environment_lines(quiet=to.quiet)
     command_of_collect = take_collect_command(values)
     if resume is None:
         plan = options.plan_from(values, urls, collects_by_command=command_of_collect != "")
-        preface += _default_lines(plan, values)
-        preface += options.replaced_lists(values)
+        if not to.quiet:
+            preface += _default_lines(plan, values)
+            preface += options.replaced_lists(values)
     else:
         plan, before = _resume_plan(resume, urls, values, to.out)
         _require_same_hosts(before, hosts["cluster"])

@@ -18,10 +18,16 @@ def limit_kept(limit: str, key: str, value: float | None, amount: str) -> str:
 
 
 @finding("limit_crossed", "error")
-def limit_crossed(limit: str, key: str, value: float | None, amount: str) -> str:
+def limit_crossed(
+    limit: str, key: str, value: float | None, amount: str, by_then: bool = False
+) -> str:
     """A limit of --fail-if was crossed, so the run failed. ``value`` is that of ``key`` in the
-    JSON; null: unknown, and what is known of it suffices.
+    JSON; null: unknown, and what is known of it suffices. ``by_then``: a view of the run, such as
+    that of ``asyncli watch``, has read no single seconds of the time in which that happened, so the
+    finding's time is the latest that it may have been.
     """
+    if by_then:
+        return f"crossed by then: {limit}: {key} is {amount}"
     return f"crossed: {limit}: {key} is {amount}"
 
 
@@ -38,8 +44,8 @@ def limit_unknown(
     """A limit of --fail-if cannot be decided, so the run failed: its value is unknown, or its 95 %
     interval includes the limit; or the interval of its difference from earlier runs includes both
     0 and the limit, which more of these (--baseline-run) make narrower. ``by_lateness``: of a
-    latency, it is above the limit only with asyncli's own lateness, which without another reason to
-    fail makes the run invalid. ``key`` null: this asyncli
+    latency, it is above the limit, or surely higher than in earlier runs, only with asyncli's own
+    lateness, which without another reason to fail makes the run invalid. ``key`` null: this asyncli
     cannot parse the limit, and ``amount`` says why. One that is not judged fails no run: with
     asyncli-light, which lacks NumPy and SciPy, a run whose limit needs them has no verdict, and the
     run file has all that is needed; or if another limit ended the run. ``not_judged``:

@@ -49,6 +49,10 @@ _BOUNDS_S = (
     30.0,
 )
 
+_LATENCY = (
+    "heartbeat, answered minus due; without the answers until clients were back from events, which "
+    "are told with these"
+)
 
 _HOUR_S = 3600.0
 
@@ -87,7 +91,7 @@ def families_of(feed: RunFeed) -> Iterator[Metric]:
         if value is not None:
             yield GaugeMetricFamily(f"asyncli_{name}", about, value)
     yield from _counters(feed, state)
-    yield _times("latency", "heartbeat, answered minus due", feed.sums.latency_us)
+    yield _times("latency", _LATENCY, feed.sums.latency_us)
     yield _times("lateness", "heartbeat, sent minus due", feed.sums.lateness_us)
     yield from _explained_losses(feed)
     yield from _costs(state)
@@ -220,12 +224,15 @@ def _growth(feed: RunFeed) -> Iterator[Metric]:
         return
     family = GaugeMetricFamily(
         "asyncli_memory_growth_bytes_per_second",
-        "how fast a memory grows in the hold, by the run so far, with its interval",
+        "how fast a memory grows in the hold, by the run so far, with its interval; no estimate "
+        "while that is too wide to tell",
         labels=["part", "bound"],
     )
     for name, (rate, low, high) in feed.so_far.growth.items():
-        for bound, bytes_per_hour in (("estimate", rate), ("low", low), ("high", high)):
-            family.add_metric([name, bound], bytes_per_hour / _HOUR_S)
+        if rate is not None:
+            family.add_metric([name, "estimate"], rate / _HOUR_S)
+        family.add_metric([name, "low"], low / _HOUR_S)
+        family.add_metric([name, "high"], high / _HOUR_S)
     yield family
 
 

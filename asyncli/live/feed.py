@@ -144,6 +144,8 @@ class RunFeed:
         self.edition = 0
         self.plan = Plan(urls=())
         self._limit_news = LimitNews()
+        # Up to when limits were looked at.
+        self._limits_seen_s = 0.0
         self._loss_news = LossNews()
         self._fold: LiveFold | None = None
         self._meter = CostMeter(path, most_of_a_core=_COST_SHARE)
@@ -230,7 +232,9 @@ class RunFeed:
         state = self.state
         if state.over:
             return
-        for finding in self._limit_news.of(state.limits, state.elapsed_s):
+        news = self._limit_news.of(state.limits, state.elapsed_s, self._limits_seen_s)
+        self._limits_seen_s = state.elapsed_s
+        for finding in news:
             self.findings.append((state.elapsed_s, finding))
 
     def _computed(self, *, is_over: bool) -> CostSoFar | None:

@@ -21,7 +21,8 @@ from asyncli.report.format import with_error
 from asyncli.report.limits_so_far import LimitSoFar
 from asyncli.report.live import known_total, status
 
-# Times of day and numbers of a chart need no more digits than a screen shows.
+# Numbers of a chart need no more digits than a screen shows. Those of large ones are left: what a
+# page subtracts from another, as memory before the first connect, is a small part of both.
 _DIGITS = 6
 # A page asks for the history, and then for what comes next.
 _MOMENT_S = 10.0
@@ -128,12 +129,20 @@ def _history(history: History, rows: list[Row], bars: list[Bar]) -> dict[str, An
 
 
 def plain_row(row: Row) -> list[float | None]:
-    """Its instant (s) and its values, with as many digits as a screen shows."""
+    """Its instant (s) and its values: of small ones as many digits as a screen shows, large ones as
+    whole numbers.
+    """
     t_s, values = row
     plain: list[float | None] = [round(t_s, 3)]
     for value in values:
-        plain.append(None if value is None else float(f"{value:.{_DIGITS}g}"))
+        plain.append(None if value is None else _plain(value))
     return plain
+
+
+def _plain(value: float) -> float:
+    if abs(value) >= 10**_DIGITS:
+        return float(f"{value:.0f}")
+    return float(f"{value:.{_DIGITS}g}")
 
 
 def _point(point: CostPoint) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from asyncli.analysis.cost import known_costs
-from asyncli.analysis.drift import Drift, MetricName, drifts, in_words, least_hold_s
+from asyncli.analysis.drift import Drift, MetricName, drifts, in_words, least_hold_s, told_rate
 from asyncli.analysis.losses import loss_findings
 from asyncli.analysis.losses.attribution import Diagnosis, diagnose
 from asyncli.analysis.totals import fold
@@ -52,14 +52,15 @@ class Ending(msgspec.Struct, frozen=True):
 class CostSoFar(msgspec.Struct, frozen=True):
     """The cost by all records up to ``at_s`` (on the run's clock). ``why_unknown``: why that of the
     host is unknown; "" where it is known. ``drifts``: the growth of each memory in words.
-    ``growth``: of those where it is known, the rate and its interval (bytes an hour).
+    ``growth``: of those that have an interval, the rate and that interval (bytes an hour); the rate
+    is None where the report calls it unknown.
     """
 
     at_s: float
     cost: CostPart
     why_unknown: str = ""
     drifts: dict[str, str] = msgspec.field(default_factory=dict)
-    growth: dict[str, tuple[float, float, float]] = msgspec.field(default_factory=dict)
+    growth: dict[str, tuple[float | None, float, float]] = msgspec.field(default_factory=dict)
     limits: tuple[LimitSoFar, ...] = ()
     #: Why connections were lost, where that is known; none of a run that has ended.
     losses: tuple[LossSoFar, ...] = ()
@@ -166,12 +167,14 @@ def _found_at_the_end(run: Run, summary: Summary) -> Iterator[Finding]:
             yield finding
 
 
-def _rates(growth: Mapping[MetricName, Drift]) -> dict[str, tuple[float, float, float]]:
-    """Of the drifts that are known, the rate and its interval (bytes an hour)."""
-    rates: dict[str, tuple[float, float, float]] = {}
+def _rates(
+    growth: Mapping[MetricName, Drift],
+) -> dict[str, tuple[float | None, float, float]]:
+    """Of the drifts with an interval, the rate and that interval (bytes an hour)."""
+    rates: dict[str, tuple[float | None, float, float]] = {}
     for name, drift in growth.items():
-        if drift.bytes_per_hour is not None and drift.ci95 is not None:
-            rates[name] = (drift.bytes_per_hour, *drift.ci95)
+        if drift.ci95 is not None:
+            rates[name] = (told_rate(drift), *drift.ci95)
     return rates
 
 

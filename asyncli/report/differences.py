@@ -9,6 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from asyncli.analysis.compare import ROW_OF, Difference
+from asyncli.analysis.slope import WIDE_COST
 from asyncli.model.text import oneline
 from asyncli.model.units import format_many
 
@@ -92,10 +93,9 @@ class _Scale(NamedTuple):
 
 def amounts(difference: Difference) -> Amounts:
     scale = _scale_of(difference)
-    first = difference.hidden[0] or scale.text(difference.values[0])
-    second = difference.hidden[1] or scale.text(difference.values[1])
+    first, second = [_value(difference, place, scale) for place in (0, 1)]
     shown_difference = scale.text(difference.difference, signed=True)
-    if any(difference.hidden):
+    if not difference.is_told:
         # Of what is not shown, no difference is.
         shown_difference = "-"
     percent = _relative(difference.relative)
@@ -105,6 +105,15 @@ def amounts(difference: Difference) -> Amounts:
     high = scale.text(difference.ci95[1], signed=True)
     most = scale.text(max(map(abs, difference.ci95)))
     return Amounts(scale.unit, first, second, shown_difference, low, high, percent, most)
+
+
+def _value(difference: Difference, place: int, scale: _Scale) -> str:
+    """The first value (``place`` 0) or the second; of one that is hidden or wide, that word."""
+    if difference.hidden[place]:
+        return difference.hidden[place]
+    if difference.wide[place]:
+        return WIDE_COST
+    return scale.text(difference.values[place])
 
 
 def _scale_of(difference: Difference) -> _Scale:

@@ -260,6 +260,10 @@ class LimitsSoFar:
         return limits
 
 
+# Ticks are of a second; one may come late. A view that begins late reads older ones as one sum.
+_ONE_LOOK_S = 3.0
+
+
 class LimitNews:
     """Tells when a limit becomes crossed, and when it is kept again: each limit at most once a
     minute. That one is kept from the start is no news. One that bounds a number from below is
@@ -272,9 +276,12 @@ class LimitNews:
         self._crossed: set[str] = set()
         self._told_s: dict[str, float] = {}
 
-    def of(self, limits: tuple[LimitSoFar, ...], at_s: float) -> list[Finding]:
-        """What is news at ``at_s`` (on the run's clock)."""
+    def of(self, limits: tuple[LimitSoFar, ...], at_s: float, since_s: float) -> list[Finding]:
+        """What is news at ``at_s`` (on the run's clock). ``since_s``: up to when the limits were
+        looked at before; what was crossed since may have been so for as long.
+        """
         findings = []
+        by_then = at_s - since_s > _ONE_LOOK_S
         for limit in limits:
             if limit.value is None or limit.is_crossed is None or not limit.is_from_above:
                 continue
@@ -287,7 +294,9 @@ class LimitNews:
             self._told_s[limit.text] = at_s
             if limit.is_crossed:
                 self._crossed.add(limit.text)
-                findings.append(limit_crossed(limit.text, limit.key, limit.value, limit.amount))
+                findings.append(
+                    limit_crossed(limit.text, limit.key, limit.value, limit.amount, by_then)
+                )
             else:
                 self._crossed.remove(limit.text)
                 findings.append(limit_kept(limit.text, limit.key, limit.value, limit.amount))

@@ -197,6 +197,8 @@ class LiveFold:
             self._state.host = "the server's host"
         self._limits = LimitsSoFar(plan)
         self._limit_news = LimitNews(ends_run=plan.abort)
+        #: Up to when counted limits were looked at (on the run's clock).
+        self._looked_s = 0.0
         self._loss_news = LossNews()
         self._phase: Phase | None = None
         self._recent: deque[tuple[float, Tick]] = deque()
@@ -224,6 +226,9 @@ class LiveFold:
             state.over = phase.name == PHASES[-1]
             return
         self._phase = phase
+        if phase.name == "ramp":
+            # Before it nothing is counted.
+            self._looked_s = phase.start_s
         self._limits.phase(phase)
         state.phase = phase.name
         state.over = False
@@ -252,7 +257,8 @@ class LiveFold:
         # The drain's last tick may come late.
         if state.phase != "residue":
             self._rates()
-        self._tell_limits()
+        self._tell_limits(self._looked_s)
+        self._looked_s = t_s
 
     def turns_to_come(self, by_event: Mapping[int, int]) -> None:
         """Who was not to be back yet, before the ticks that are folded one by one."""
@@ -340,13 +346,16 @@ class LiveFold:
         state.cost_at_s = so_far.at_s
         state.cost_unknown = so_far.why_unknown
         self._limits.computed(so_far.limits, so_far.at_s)
-        self._tell_limits()
+        self._tell_limits(state.elapsed_s)
         for finding in self._loss_news.of(so_far.losses, state.elapsed_s):
             self.finding(finding)
 
-    def _tell_limits(self) -> None:
-        """Show limits that have become crossed, or are kept again, among the findings."""
-        for finding in self._limit_news.of(self._limits.state(), self._state.elapsed_s):
+    def _tell_limits(self, since_s: float) -> None:
+        """Show limits that have become crossed, or are kept again, since that instant among the
+        findings.
+        """
+        at_s = self._state.elapsed_s
+        for finding in self._limit_news.of(self._limits.state(), at_s, since_s):
             self.finding(finding)
 
     def finding(self, finding: Finding, t_s: float | None = None) -> None:
@@ -375,7 +384,7 @@ class LiveFold:
             self._commands[event.fields.get("number")] = event
         self._events.append(event)
         self._state.events_seen += 1
-        self._tell_limits()
+        self._tell_limits(self._state.elapsed_s)
 
     def end(self) -> None:
         """The writer has ended."""

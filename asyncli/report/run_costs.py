@@ -10,8 +10,8 @@ import msgspec
 from asyncli.analysis.ceiling import Ceiling
 from asyncli.analysis.constants import PART
 from asyncli.analysis.cost_parts import Costs
-from asyncli.analysis.drift import Drift, MetricName, called, in_words
-from asyncli.analysis.slope import unmeasured
+from asyncli.analysis.drift import Drift, MetricName, called, in_words, told_rate
+from asyncli.analysis.slope import WIDE_COST, is_wide, unmeasured
 from asyncli.findings.cost import SURE, reclaimable_rises
 from asyncli.findings.drift import examined
 from asyncli.model.text import oneline
@@ -80,8 +80,8 @@ def _cost_line(row: CostRow, at_held: str) -> doc.TableRow:
     number = (short_bytes(cost.bytes_per_connection), "bold" if is_total else "cyan")
     if row.hidden:
         number = (unmeasured(*cost.ci95), "dim")
-    elif row.is_wide and cost.ci95[0] > 0 and row.name != "residual":
-        number = ("wide", "dim")
+    elif row.name != "residual" and is_wide(cost.bytes_per_connection, *cost.ci95):
+        number = (WIDE_COST, "dim")
     r2 = "-"
     if cost.r2 is not None and row.name != "residual":
         r2 = shown_r2(cost.r2)
@@ -316,8 +316,9 @@ def drift_table(drifts: Mapping[MetricName, Drift], server: str, host: str) -> d
 
 def _drift_row(label: str, drift: Drift) -> doc.TableRow:
     per_hour = "-"
-    if drift.bytes_per_hour is not None:
-        per_hour = _signed_bytes(drift.bytes_per_hour)
+    rate = told_rate(drift)
+    if rate is not None:
+        per_hour = _signed_bytes(rate)
     interval_per_hour = "-"
     if drift.ci95 is not None:
         low, high = drift.ci95

@@ -181,6 +181,10 @@ _FIRST_IS_NOT_LATE = (
     "the first heartbeat of each connection is sent as it opens: it counts in the latency and not "
     "in the lateness"
 )
+_UNTIL_BACK = (
+    "of clients that came back from events, the answers until they were back are told with these "
+    "events: they count as answered, and are not in the latency"
+)
 
 
 def heartbeats_section(summary: Summary) -> doc.Section:
@@ -200,6 +204,8 @@ def heartbeats_section(summary: Summary) -> doc.Section:
     ]
     if summary.plan["first_beat"] == "now":
         blocks += _about_first_beats(beats.lateness_ms.p50, latency.p50)
+    if any(event.attempts for event in summary.events or []):
+        blocks.append(doc.Paragraph(_UNTIL_BACK, view=doc.FULL))
     return doc.Section("heartbeats", "Heartbeats", blocks, tight=True)
 
 

@@ -258,6 +258,7 @@ def _limit(outcome: Outcome) -> Limit:
             difference.low,
             difference.high,
             difference.runs,
+            difference.left_out,
         )
     return Limit(outcome.threshold.text, outcome.value, kept, against, outcome.not_judged)
 

@@ -235,9 +235,10 @@ class GeneratorUse(msgspec.Struct):
     saturated: bool
 
 
-class Against(msgspec.Struct):
+class Against(msgspec.Struct, omit_defaults=True):
     """A value against that of earlier runs: the weighted mean of ``runs`` of them
-    ``before``, and the ``difference`` with the ends of the interval that decides.
+    ``before``, and the ``difference`` with the ends of the interval that decides. ``left_out``: why
+    each other baseline run is not compared; absent if all are.
     """
 
     before: float
@@ -245,6 +246,7 @@ class Against(msgspec.Struct):
     low: float
     high: float
     runs: int
+    left_out: list[str] = msgspec.field(default_factory=list)
 
 
 class Limit(msgspec.Struct, omit_defaults=True):

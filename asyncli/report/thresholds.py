@@ -177,6 +177,8 @@ class Outcome(msgspec.Struct, frozen=True):
     @property
     def by_lateness(self) -> bool:
         """Whether it is undecided because asyncli's own lateness is in the value."""
+        if isinstance(self.worsening, Worsening):
+            return self.worsening.is_by_lateness and self.worsening.later_ms > 0
         return self.beyond_lateness_ms is not None
 
     @property
@@ -223,7 +225,19 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def _compared(threshold: Threshold, worsening: Worsening) -> str:
-    """How a value differs from that of the baseline runs, with the interval of the decision."""
+    """How a value differs from that of the baseline runs, with the interval of the decision, and
+    what asyncli's own lateness has to do with it if that decides.
+    """
+    difference = _difference_from(threshold, worsening)
+    if not worsening.is_by_lateness:
+        return difference
+    apart = format_duration(abs(worsening.later_ms) / 1000)
+    if worsening.later_ms > 0:
+        return f"{difference}; asyncli itself sent {apart} later, which this latency includes"
+    return f"{difference}; before, asyncli itself sent {apart} later, which those latencies include"
+
+
+def _difference_from(threshold: Threshold, worsening: Worsening) -> str:
     before = value_shown(threshold.key, worsening.before)
     if worsening.runs > 1:
         before = f"the weighted mean of {worsening.runs} baseline runs, {before}"

@@ -366,6 +366,15 @@ def test_lateness_of_asyncli_is_not_the_servers_latency() -> None:
     assert (latency.verdict, "1.8 ms" in latency.why) == ("cannot_say", True)
 
 
+def test_lateness_of_a_tenth_of_a_second_is_told_as_a_duration() -> None:
+    runs = [a_run(20_000, hold_s=60.0, seed=seed) for seed in (1, 2)]
+    for _, tick in runs[1].ticks:
+        for name in ("latency_us", "lateness_us"):
+            setattr(tick, name, Histogram({key + 64 * 6: count for key, count in getattr(tick, name).items()}, 1, 640_000))
+    latency = row(compared(*runs), "latency.p99")
+    assert (latency.verdict, "e+" in latency.why) == ("cannot_say", False)
+
+
 def test_lateness_without_an_interval_still_counts() -> None:
     runs = [a_run(20_000, hold_s=60.0, seed=seed) for seed in (1, 2)]
     for _, tick in runs[1].ticks:
@@ -673,6 +682,17 @@ def test_of_a_hidden_number_no_difference_share_or_verdict_is_shown() -> None:
     first.numbers["cost.kernel"] = Estimate(45.0, -900.0, 980.0, 20)
     first.hidden = first.hidden | {"cost.kernel"}
     assert row(compare([first, second]), "cost.kernel").verdict == "cannot_say"
+
+
+def test_of_a_cost_whose_interval_says_more_than_its_middle_that_is_not_shown() -> None:
+    first, second = (measure(name, f"{name}.db", a_run(2000)) for name in "AB")
+    second.numbers["cost.kernel"] = Estimate(9031.0, 882.0, 12_717.0, 20)
+    found = row(compare([first, second]), "cost.kernel")
+    shown = amounts(found)
+    assert (found.wide, shown.second, shown.difference, shown.percent) == ((False, True), "wide", "-", "-")
+    # The interval of the difference says what is known, and JSON has the number.
+    assert shown.interval != "-"
+    assert found.values[1] == 9031.0
 
 
 def test_what_is_alive_has_no_word_of_one_runtime() -> None:

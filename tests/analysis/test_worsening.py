@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -32,7 +33,7 @@ THIS = msgspec.structs.replace(
 )
 
 
-def difference(before: list[Estimate], after: Estimate | str, bound: Bound = BOUND) -> Worsening | str:
+def difference(before: Sequence[Estimate | str], after: Estimate | str, bound: Bound = BOUND) -> Worsening | str:
     baseline = [
         BaselineRun.of(f"{place}.db", msgspec.structs.replace(THIS, numbers={KEY: number})) for place, number in enumerate(before)
     ]
@@ -170,3 +171,66 @@ def test_a_baseline_run_that_knows_little_decides_nothing_alone_and_spoils_no_ot
         assert alone.is_worse is alone_call
         assert beside.is_worse is call
         assert beside.before == pytest.approx(528, abs=1)
+
+
+def of_latency(before: list[tuple[float, float]], after: tuple[float, float], share: float = 0.2) -> Worsening:
+    """Of medians of the latency, each with the median lateness of its run (ms)."""
+    runs = []
+    for place, (latency_ms, late_ms) in enumerate([*before, after]):
+        number = Estimate(latency_ms, 0.98 * latency_ms, 1.02 * latency_ms, 20.0)
+        numbers = {"latency.p50": number}
+        runs.append(msgspec.structs.replace(THIS, name=f"{place}.db", numbers=numbers, late_ms={"p50": late_ms}))
+    *earlier, this = runs
+    baseline = [BaselineRun.of(run.name, run) for run in earlier]
+    known = worsening("latency.p50", baseline, this, chances_at(None, 1), Bound(share=share))
+    assert isinstance(known, Worsening)
+    return known
+
+
+# One of them was late, and slow for that.
+BEFORE = [(0.932, 0.78), (0.772, 0.70), (0.764, 0.69)]
+
+
+@pytest.mark.parametrize("late_ms", [0.60, 0.70, 0.76])
+def test_of_all_baseline_runs_none_is_left_out_for_its_lateness(late_ms: float) -> None:
+    known = of_latency(BEFORE, (0.925, late_ms))
+    assert (known.runs, known.left_out) == (3, [])
+    assert known.before == pytest.approx(0.82, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("after", "is_worse", "is_by_lateness"),
+    [
+        # As late as before: what the latencies say.
+        ((0.80, 0.5), False, False), ((1.2, 0.5), True, False),
+        # Later by as much as the latency is higher; earlier by more than the limit allows.
+        ((1.2, 0.9), None, True), ((0.80, 0.1), None, True),
+        # Lateness that cannot turn the call.
+        ((0.80, 0.9), False, False), ((1.2, 0.1), True, False),
+    ],
+)  # fmt: skip
+def test_a_call_that_lateness_may_have_made_is_none(after: tuple[float, float], is_worse: bool | None, is_by_lateness: bool) -> None:
+    known = of_latency([(0.8, 0.5)] * 5, after)
+    assert (known.is_worse, known.is_by_lateness) == (is_worse, is_by_lateness)
+
+
+def test_lateness_that_is_not_in_the_latency_hides_no_worsening() -> None:
+    """Latencies that are higher by the limit, of runs whose lateness goes with the latency, and asyncli is later besides."""
+    rng = np.random.default_rng(4)
+    for besides_ms in (0.0, 0.1, 0.14):
+        missed = 0
+        for _ in range(TRIALS // 4):
+            shared = rng.normal(0.0, 0.08, 6)
+            late = 0.6 + 0.8 * shared + rng.normal(0.0, 0.04, 6)
+            latency = 0.8 + 0.8 * shared
+            before = [(float(latency[i]), float(late[i])) for i in range(5)]
+            after = (float(latency[5]) + 0.24, float(late[5]) + besides_ms)
+            missed += of_latency(before, after, share=0.3).is_worse is False
+        assert missed <= TRIALS / 4 * (MISSES + 0.015)
+
+
+def test_a_run_that_is_left_out_is_named() -> None:
+    known = difference(["no slope", estimate(1000, 1), estimate(1001, 1)], estimate(1000, 1))
+    assert isinstance(known, Worsening)
+    assert known.runs == 2
+    assert ["0.db" in reason for reason in known.left_out] == [True]

@@ -158,7 +158,7 @@ def test_a_difference_has_the_unit_of_its_limit(limit: str, unit: str) -> None:
     assert difference[2] == unit
     table = limits_sections(summary)[0].blocks[0]
     assert isinstance(table, doc.DataTable)
-    assert table.rows[0].cells[3] == f"+{difference[1]} {unit}"
+    assert table.rows[0].cells[4] == f"+{difference[1]} {unit}"
 
 
 def test_a_run_without_its_baseline_is_undecided() -> None:
@@ -229,6 +229,23 @@ def test_a_verdict_does_not_depend_on_what_is_installed(limits: tuple[str, ...],
     ending = cost_so_far(run).ending
     assert ending is not None
     assert ending.verdict == verdict
+
+
+def test_each_limit_says_how_many_baseline_runs_it_compares_with_and_which_not() -> None:
+    first, second = a_soak(1), a_soak(2)
+    for sample in second.samples:
+        for name in [name for name in sample.values if name.startswith("server.")]:
+            del sample.values[name]
+    run = compared(a_soak(5), first, LIMIT, "heartbeats.latency_ms.p50 worse by 30%")
+    baseline = [BaselineRun.of(f"{place}.db", measure("", "", before)) for place, before in enumerate((first, second))]
+    run.environment["baseline_runs"] = msgspec.to_builtins(baseline)
+    table, _, *left_out = limits_sections(summarise(run))[0].blocks
+    assert isinstance(table, doc.DataTable)
+    assert [row.cells[3] for row in table.rows] == ["1", "2"]
+    (told,) = [doc.plain(block.words) for block in left_out if isinstance(block, doc.Paragraph)]
+    assert told.startswith(LIMIT)
+    assert "1.db" in told
+    assert "0.db" not in told
 
 
 @pytest.mark.parametrize(("is_ended", "share", "not_judged"), [(True, 0.05, "ended_early"), (False, 0.05, None), (True, 0.0, None)])

@@ -100,6 +100,14 @@ def test_a_quiet_run_names_no_variables(server: Server, tmp_path: Path, monkeypa
     require_whole(done.status, report(tmp_path, "run.db"))
 
 
+def test_a_quiet_run_names_a_variable_that_no_option_has(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASYNCLI_SOAK_HOLD", "0.2")
+    monkeypatch.setenv("ASYNCLI_SOAK_CONECTIONS", "5")
+    done = here(tmp_path, *SOAK, "-c", "2", "--quiet", server.url)
+    assert [line.split()[0] for line in done.log.splitlines()] == ["ASYNCLI_SOAK_CONECTIONS"]
+    require_whole(done.status, report(tmp_path, "run.db"))
+
+
 def test_secrets_of_variables_are_neither_printed_nor_inherited(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ASYNCLI_SOAK_HEADER", "Authorization: Bearer tiger-4711\nX-Colour: green and blue")
     monkeypatch.setenv("ASYNCLI_SOAK_ON_FINISH", "env > env.txt")

@@ -29,6 +29,7 @@ from asyncli.live import following, run_page
 from asyncli.live.exposition import exposition
 from asyncli.live.feed import RunFeed
 from asyncli.live.page_server import PageServer
+from asyncli.live.page_state import plain_row
 from asyncli.model.errors import AsyncliError, StoreError
 from asyncli.model.metrics import SERVER_ANON_SHMEM_BYTES, SERVER_PSS_BYTES, SERVER_RSS_BYTES, SERVER_USS_BYTES
 from asyncli.model.records import Deaths, EventCounts, Phase, RunEvent, Tick
@@ -129,6 +130,12 @@ async def test_the_history_is_that_of_the_file(ended: Path) -> None:
     assert document["state"]["lost"] == 15
 
 
+def test_what_a_page_subtracts_from_is_not_rounded() -> None:
+    """The page shows memory above that before the first connect, which is not rounded either."""
+    before = 20_000_004_988_928.0
+    assert plain_row((1.0, [before, 0.123456789, None])) == [1.0, before, 0.123457, None]
+
+
 def vanished(path: Path) -> Path:
     """A run that goes on: 600 of 2,000 fell silent, and 200 of them came back since; and 100 were ended, of which 40 are not to be back yet."""
     run = a_run(2000, hold_s=90.0)
@@ -206,6 +213,9 @@ def test_growth_in_the_metrics_is_that_of_the_report(tmp_path: Path) -> None:
             grown = {(sample.labels["part"], sample.labels["bound"]): sample.value for sample in family.samples}
     known = {name: drift for name, drift in drifts(run)[0].items() if drift.ci95 is not None}
     assert {part for part, _ in grown} == set(known)
+    # What the report calls unknown has no rate, but its bounds.
+    told = {name for name, drift in known.items() if drift.verdict != "too_short"}
+    assert {part for part, bound in grown if bound == "estimate"} == told != set(known)
     drift = known["server_user"]
     assert drift.bytes_per_hour is not None
     assert grown["server_user", "estimate"] == pytest.approx(drift.bytes_per_hour / 3600)

@@ -219,6 +219,15 @@ def test_parts_that_are_not_in_the_bar_are_named() -> None:
     assert shares_left_out(Costs(server_user=a_cost(1000.0)), server="nginx") == ["kernel (unknown)"]
 
 
+def test_a_part_whose_interval_says_more_than_its_middle_is_not_in_the_bar() -> None:
+    """As in the table of costs, which has "wide" in place of the middle."""
+    wide = Cost(9031.0, (882.0, 12_717.0), 0.0, "", 9)
+    costs = Costs(server_user=a_cost(530.0), kernel=wide)
+    assert [label for label, *_ in cost_shares(costs, server="nginx")] == ["nginx"]
+    (left_out,) = shares_left_out(costs, server="nginx")
+    assert "wide" in left_out
+
+
 def test_asyncli_s_own_part_alone_is_no_connection() -> None:
     hidden = Cost(52.0, (-3000.0, 134.0), 0.0, "", 9)
     with pytest.raises(draw.NothingToDraw):

@@ -45,6 +45,17 @@ def test_an_event_is_in_the_first_lines_and_has_a_section_before_the_costs() -> 
     assert names.index("events") < names.index("cost")
 
 
+def test_answers_that_are_in_no_latency_are_told_where_clients_came_back() -> None:
+    """What is counted as answered is more than the latency has, by those who came back."""
+    told = []
+    for run in (KINDS["provoked"](), a_run(1_000, hold_s=60.0)):
+        document = run_document(summarise(run), "a.db")
+        (beats,) = [section for section in document.sections if section.id == "heartbeats"]
+        words = [doc.plain(block.words) for block in beats.blocks if isinstance(block, doc.Paragraph)]
+        told.append(any("came back" in text and "latency" in text for text in words))
+    assert told == [True, False]
+
+
 def test_marks_alone_have_no_line_and_stand_after_the_costs() -> None:
     run = a_run(1_000, hold_s=60.0)
     run.events.append(RunEvent("mark", 30.0, 30.0, "deployed", {}))

@@ -157,8 +157,19 @@ def test_a_limit_is_news_when_it_is_crossed_and_when_it_is_kept_again_once_a_min
     news = LimitNews()
     told = []
     for at_s, value in enumerate([40.0, 60.0, *[40.0, 60.0] * 100, *[40.0] * 70]):
-        told += [(at_s, finding.code) for finding in news.of(at(value), float(at_s))]
+        told += [(at_s, finding.code) for finding in news.of(at(value), float(at_s), at_s - 1.0)]
     assert told == [(1, "limit_crossed"), (62, "limit_kept"), (123, "limit_crossed"), (184, "limit_kept")]
+
+
+@pytest.mark.parametrize(("ticks", "told"), [((11.0, 12.0, 22.0), [(12.0, False)]), ((46.0, 47.0), [(46.0, True)])])
+def test_of_seconds_that_are_read_as_one_sum_a_crossing_has_no_time(ticks: tuple[float, ...], told: list[tuple[float, bool]]) -> None:
+    """Such as those before a view began."""
+    fold = LiveFold(Plan(urls=("http://a/",), connections=100, fail_if=("lost > 2",)))
+    fold.phase(Phase("ramp", 10.0))
+    for t_s in ticks:
+        lost = {"reset": Deaths(3)} if t_s > 11.0 else {}
+        fold.tick(t_s, Tick(held=97, deaths=lost))
+    assert [(notice.t_s, notice.finding.fields["by_then"]) for notice in fold.state().findings] == told
 
 
 def test_the_page_has_a_crossed_limit_among_its_findings(tmp_path: Path) -> None:
@@ -399,8 +410,8 @@ def test_of_an_event_before_the_first_tick_too_little_is_known() -> None:
 def test_a_limit_that_may_be_kept_again_is_no_news_where_a_crossed_one_ends_the_run(ends_run: bool, told: list[str]) -> None:
     limit = LimitSoFar("p99 > 50", "p99", 50.0, 60.0, "60 ms", True, is_from_above=True)
     lasting = msgspec.structs.replace(limit, stays_crossed=True)
-    assert [finding.code for finding in LimitNews(ends_run=ends_run).of((limit,), 1.0)] == told
-    assert [finding.code for finding in LimitNews(ends_run=ends_run).of((lasting,), 1.0)] == ["limit_crossed"]
+    assert [finding.code for finding in LimitNews(ends_run=ends_run).of((limit,), 1.0, 0.0)] == told
+    assert [finding.code for finding in LimitNews(ends_run=ends_run).of((lasting,), 1.0, 0.0)] == ["limit_crossed"]
 
 
 @pytest.mark.parametrize(("text", "difference", "share"), [("cost.server_user worse by 3%", 30.0, 1.0), ("cost.server_user worse by 50B", 20.0, 0.4), ("cost.server_user worse by 3%", -30.0, 0.0)])

@@ -14,7 +14,7 @@ import numpy as np
 
 from asyncli.analysis.cost_parts import Costs, is_measured
 from asyncli.analysis.drift import Drift, MetricName
-from asyncli.analysis.slope import Cost, Fit, unmeasured
+from asyncli.analysis.slope import WIDE_COST, Cost, Fit, is_wide, unmeasured
 from asyncli.model.samples import Series
 from asyncli.report.figures.drawing import (
     COLOURS,
@@ -264,7 +264,7 @@ def cost_shares(costs: Costs, *, server: str) -> list[tuple[str, str, float]]:
     """(Label, colour, bytes) of each known part of a connection on this host."""
     shares = []
     for part in _parts(costs, server):
-        if is_measured(costs, part.name):
+        if not _why_not_drawn(costs, part):
             size = part.times * part.cost.bytes_per_connection
             shares.append((part.label, part.colour, size))
     return shares
@@ -272,8 +272,8 @@ def cost_shares(costs: Costs, *, server: str) -> list[tuple[str, str, float]]:
 
 def _has_server_or_kernel(costs: Costs, server: str) -> bool:
     """Whether a part is measured that is not asyncli's own: alone, that is no connection."""
-    others = [part.name for part in _parts(costs, server) if part.name != "generator_user"]
-    return any(is_measured(costs, name) for name in others)
+    others = [part for part in _parts(costs, server) if part.name != "generator_user"]
+    return any(not _why_not_drawn(costs, part) for part in others)
 
 
 def shares_left_out(costs: Costs, *, server: str) -> list[str]:
@@ -283,9 +283,19 @@ def shares_left_out(costs: Costs, *, server: str) -> list[str]:
         if cost is None:
             left_out.append(f"{label} (unknown)")
     for part in _parts(costs, server):
-        if not is_measured(costs, part.name):
-            left_out.append(f"{part.label} ({unmeasured(*part.cost.ci95)})")
+        reason = _why_not_drawn(costs, part)
+        if reason:
+            left_out.append(f"{part.label} ({reason})")
     return left_out
+
+
+def _why_not_drawn(costs: Costs, part: _DrawnPart) -> str:
+    """Why a part has no place in the bar, as the table of costs says it; "" if it has one."""
+    if not is_measured(costs, part.name):
+        return unmeasured(*part.cost.ci95)
+    if part.name != "residual" and is_wide(part.cost.bytes_per_connection, *part.cost.ci95):
+        return WIDE_COST
+    return ""
 
 
 class _DrawnPart(NamedTuple):
