@@ -496,7 +496,12 @@ _OF_EVENTS: Sequence[Quantity] = (
     Quantity(
         "events.*.stood_still_s",
         "s",
-        "the longest time in which the server stood still in the event's time",
+        "the longest time in which the server stood still in the event's time, at least",
+    ),
+    Quantity(
+        "events.*.stood_still_at_most_s",
+        "s",
+        "the most that stood_still_s may be, by the readings before and after it",
     ),
     Quantity(
         "events.*.least_held",

@@ -26,6 +26,7 @@ _NEVER_OF_CHURN = (
     "no_answers_s",
     "no_answers_at_most_s",
     "stood_still_s",
+    "stood_still_at_most_s",
     "status",
     "took_s",
     "share",

@@ -108,7 +108,7 @@ def without_answers(event: EventPart) -> str:
     silent_s = event.no_answers_s or 0.0
     still_s = event.stood_still_s or 0.0
     if still_s > silent_s + MISSED_S:
-        return f"; the server stood still for {format_duration(round(still_s))} or more"
+        return f"; the server stood still for {format_duration(still_s)} or more"
     if not silent_s:
         return ""
     text = f"; no client was answered for {format_duration(silent_s)}"

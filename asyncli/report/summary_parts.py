@@ -406,8 +406,12 @@ class EventPart(msgspec.Struct):
     #: of it is.
     no_answers_at_most_s: float | msgspec.UnsetType | None = msgspec.UNSET
     #: The longest time that began in its time, and in which the server stood still (s): from the
-    #: first to the last reading of that; 0 without one.
+    #: first to the last reading of that, so at least; 0 without one, or where a single reading
+    #: shows it.
     stood_still_s: float | msgspec.UnsetType = msgspec.UNSET
+    #: The longest that it may have been (s), by the readings beside these; null where no end of it
+    #: is known.
+    stood_still_at_most_s: float | msgspec.UnsetType | None = msgspec.UNSET
 
     @classmethod
     def of_mark(cls, number: int, event: RunEvent) -> EventPart:
@@ -481,6 +485,7 @@ class EventPart(msgspec.Struct):
             self.no_answers_s = done.no_answers_s
             self.no_answers_at_most_s = _bounded(done.no_answers_at_most_s)
             self.stood_still_s = done.stood_still_s
+            self.stood_still_at_most_s = _bounded(done.stood_still_at_most_s)
 
     def _add_clients(self, done: Provoked) -> None:
         """How many clients it chose and concerned, and for how long these were away."""
