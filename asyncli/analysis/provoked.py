@@ -179,7 +179,7 @@ class Provoked(msgspec.Struct, frozen=True):
     #: stalled; and of a command, whom it ended so, who are not in its own counts.
     closed_by: list[ClosedBy]
     ended_of_others: list[ClosedBy]
-    #: None where nobody was heard again with a request under way.
+    #: None where nobody was heard again with a request that had not been acknowledged.
     sent_again: SentAgain | None
     pace: EventPace
     listen_overflows: float | None

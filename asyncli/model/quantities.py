@@ -600,6 +600,11 @@ _OF_EVENTS: Sequence[Quantity] = (
     Quantity("events.*.returned", "count", "silent clients that were heard again"),
     Quantity("events.*.closed", "count", "silent clients that the server ended meanwhile"),
     Quantity(
+        "events.*.awaited",
+        "count",
+        "silent clients that awaited an answer when they were heard again",
+    ),
+    Quantity(
         "events.*.timed_out",
         "count",
         "silent clients that had no answer in time since they were heard again, and connected anew",

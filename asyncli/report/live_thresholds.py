@@ -35,6 +35,7 @@ _NEVER_OF_CHURN = (
     "noticed",
     "gone",
     "returned",
+    "awaited",
     "closed",
     "stalled",
     "resumed",

@@ -575,26 +575,46 @@ def _comeback(event: EventPart) -> str:
 
 
 def _sent_again(event: EventPart) -> list[str]:
-    """Of those who were heard again with a request under way: when their kernels were to send it
-    again, and how many connected anew instead.
+    """Of those who were heard again: how many awaited an answer, of how many of their requests the
+    server's kernel had acknowledged nothing and when their own kernels were to send these again,
+    and how many connected anew instead.
     """
     parts = []
-    sent = event.sent_again
-    if isinstance(sent, SentAgain):
-        requests = format_count(sent.requests)
-        when = format_duration(sent.last_s)
-        if sent.last_s - sent.first_s >= 1:
-            when = f"{format_duration(sent.first_s)} to {when}"
-        parts.append(
-            f"{requests} had a request under way, which their kernels were to send again {when} "
-            "after that"
-        )
+    if event.awaited or isinstance(event.sent_again, SentAgain):
+        parts.append(_under_way(event))
     if event.timed_out:
         parts.append(
             f"{format_count(known(event.timed_out))} had no answer in time on their old "
             "connections, and connected anew"
         )
     return parts
+
+
+def _under_way(event: EventPart) -> str:
+    """The requests of those who were heard again and awaited an answer."""
+    awaited = event.awaited if isinstance(event.awaited, int) else 0
+    sent = event.sent_again
+    if not isinstance(sent, SentAgain):
+        return (
+            f"{format_count(awaited)} awaited an answer, and the server's kernel had acknowledged "
+            "all of their requests"
+        )
+    when = format_duration(sent.last_s)
+    if sent.last_s - sent.first_s >= 1:
+        when = f"{format_duration(sent.first_s)} to {when}"
+    requests = format_many(sent.requests, "request")
+    unacknowledged = (
+        f"{requests} had not been acknowledged, and their own kernels were to send "
+        f"{'it' if sent.requests == 1 else 'them'} again {when} after that"
+    )
+    if not awaited:
+        # A run file of an older version has only these.
+        return unacknowledged
+    text = f"{format_count(awaited)} awaited an answer: {unacknowledged}"
+    if awaited > sent.requests:
+        acknowledged = format_count(awaited - sent.requests)
+        text += f"; the server's kernel had acknowledged the other {acknowledged}"
+    return text
 
 
 def awaited_kernel(event: EventPart) -> str:

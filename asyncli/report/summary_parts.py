@@ -380,8 +380,11 @@ class EventPart(msgspec.Struct):
     #: those. Absent without any.
     closed_by: list[OfAnotherEvent] | msgspec.UnsetType = msgspec.UNSET
     ended_of_others: list[OfAnotherEvent] | msgspec.UnsetType = msgspec.UNSET
-    #: Of those that return: who had no answer in time since then, and connected anew; and when the
-    #: kernels of those with a request under way were to send it again. Absent without any.
+    #: Of those that return: who awaited an answer then (absent in run files of older versions too);
+    #: who had none in time since, and connected anew; and of whose requests the server's kernel had
+    #: not acknowledged all, and when their own kernels were to send these again. Absent without
+    #: any.
+    awaited: int | msgspec.UnsetType = msgspec.UNSET
     timed_out: int | msgspec.UnsetType = msgspec.UNSET
     sent_again: SentAgain | msgspec.UnsetType = msgspec.UNSET
     #: Of those that stall: how many, who read again at its end, why the server ended others and
@@ -532,6 +535,8 @@ class EventPart(msgspec.Struct):
         self.gone = done.counts.gone
         self.returned = done.counts.returned
         self.closed = done.counts.closed
+        if done.counts.awaited:
+            self.awaited = done.counts.awaited
         if done.counts.timed_out:
             self.timed_out = done.counts.timed_out
         if done.sent_again is not None:
