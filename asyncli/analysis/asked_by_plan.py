@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from asyncli.analysis.constants import MISSED_S
 from asyncli.findings.probes import MASTER_ENDED, while_commands_ran
 from asyncli.findings.run import command_failed
-from asyncli.model.metrics import SERVER_PROCESSES
 from asyncli.model.plan import Plan
 from asyncli.model.records import Finding, RunEvent
 from asyncli.model.run import EVENT_SETTLES_S, TICK_S, Run, Ticks
@@ -87,9 +86,8 @@ def ticks_before_reading(run: Run, at_s: float) -> Ticks:
     ``at_s`` is the first to miss: from the reading before on. asyncli sees an end up to a second
     late.
     """
-    read_s = run.series(SERVER_PROCESSES).t_s
-    place = bisect_left(read_s, at_s) - 1
-    before_s = read_s[place] if place >= 0 else at_s - TICK_S
+    place = bisect_left(run.server_read_s, at_s) - 1
+    before_s = run.server_read_s[place] if place >= 0 else at_s - TICK_S
     return run.ticks_between(before_s, at_s + 2 * TICK_S)
 
 

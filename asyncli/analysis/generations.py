@@ -187,9 +187,8 @@ def _gone_s(run: Run, read_s: float) -> float | None:
     """When (s) the server was seen to have ended, of which the reading at ``read_s`` is the first
     one after it was back; None of any other.
     """
-    read = run.series(SERVER_PROCESSES).t_s
-    place = bisect_left(read, read_s) - 1
-    before_s = read[place] if place >= 0 else read_s
+    place = bisect_left(run.server_read_s, read_s) - 1
+    before_s = run.server_read_s[place] if place >= 0 else read_s
     for finding in run.findings:
         if finding.code == server_ended.code and before_s < finding.fields["at_s"] < read_s:
             return float(finding.fields["at_s"])

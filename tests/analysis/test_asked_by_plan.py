@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 
 import pytest
@@ -207,6 +208,21 @@ def test_connections_that_ended_with_processes_are_told_once() -> None:
             tick.events = {2: EventCounts(ended=143)}
     told = asked_by_plan(run, changes(run))
     assert [finding.fields["by_events"] for finding in told] == [300, 143]
+
+
+@pytest.mark.measures
+def test_processes_that_come_and_go_all_night_are_told_in_time_in_proportion_to_it() -> None:
+    took_s = []
+    for hold_s in (5_400.0, 21_600.0):
+        run = a_run(1_000, hold_s=hold_s)
+        run.events.append(RunEvent("run", COMMAND_S, hold_s, "deploy", {"number": 1}))
+        for sample in run.samples:
+            sample.values |= {"server.started": sample.t_s // 2, "server.ended": sample.t_s // 2, "server.processes": 2.0}
+        began_s = time.process_time()
+        assert changes(run) != []
+        took_s.append(time.process_time() - began_s)
+    # A quadratic step would take sixteen times.
+    assert took_s[1] < 9.0 * max(took_s[0], 0.05)
 
 
 def test_a_command_that_never_ended_may_have_restarted_it_at_any_time() -> None:
