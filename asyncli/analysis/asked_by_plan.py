@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ from asyncli.findings.probes import MASTER_ENDED, while_commands_ran
 from asyncli.findings.run import command_failed
 from asyncli.model.plan import Plan
 from asyncli.model.records import Finding, RunEvent
-from asyncli.model.run import EVENT_SETTLES_S, Run
+from asyncli.model.run import EVENT_SETTLES_S, TICK_S, Run, Ticks
 
 # What a restart shows, and the field that has its instant. The last ones have none: they are of the
 # same restart as the others.
@@ -25,6 +26,8 @@ _INSTANT_OF = {
 _OF_THE_SAME_RESTART = ("server_restarted", MASTER_ENDED)
 #: Of these, what shows that the server has gone: long after a command that is its fault.
 _GONE = ("server_ended", "status_lost")
+#: Those of processes that ended, and connections with them.
+_WITH_ENDS = ("server_ended", "server_processes_changed")
 
 
 def asked_by_plan(run: Run, findings: Sequence[Finding]) -> list[Finding]:
@@ -37,7 +40,7 @@ def asked_by_plan(run: Run, findings: Sequence[Finding]) -> list[Finding]:
     events_at: dict[int, list[int]] = {}
     for place, finding in enumerate(findings):
         if finding.code in _INSTANT_OF:
-            events_at[place] = _events_of(finding, commands, run.plan)
+            events_at[place] = _events_of(finding, commands, run.plan, run)
     same_events = _events_of_restarts(findings, events_at)
     told = []
     for place, finding in enumerate(findings):
@@ -66,11 +69,38 @@ def _events_of_restarts(
 def command_at(run: Run, at_s: float) -> RunEvent | None:
     """The last command of the plan in whose time an instant is."""
     commands = [event for event in run.events if event.kind == "run"]
-    number = _event_at(at_s, commands, run.plan.heard_within_s)
-    for event in commands:
-        if number is not None and event.fields.get("number") == number:
-            return event
-    return None
+    at_work = _at_work(at_s, commands, run.plan.heard_within_s)
+    return at_work[-1] if at_work else None
+
+
+def command_of_ends(run: Run, at_s: float) -> int | None:
+    """The number of the command of the plan in whose time processes of the server came or went that
+    the reading at ``at_s`` is the first to show.
+    """
+    commands = [event for event in run.events if event.kind == "run"]
+    return _that_ended(run, at_s, _at_work(at_s, commands, run.plan.heard_within_s))
+
+
+def ticks_before_reading(run: Run, at_s: float) -> Ticks:
+    """The seconds in which connections ended with the processes that the reading of these at
+    ``at_s`` is the first to miss: from the reading before on. asyncli sees an end up to a second
+    late.
+    """
+    place = bisect_left(run.server_read_s, at_s) - 1
+    before_s = run.server_read_s[place] if place >= 0 else at_s - TICK_S
+    return run.ticks_between(before_s, at_s + 2 * TICK_S)
+
+
+def _that_ended(run: Run, at_s: float, at_work: Sequence[RunEvent]) -> int | None:
+    """Of these commands the last one with which connections ended when processes did: one that
+    began later, and ended none, came after that. The last one where none did.
+    """
+    ticks = ticks_before_reading(run, at_s)
+    for event in reversed(at_work):
+        number = event.fields.get("number")
+        if any(number in tick.events and tick.events[number].ended for _, tick in ticks):
+            return number
+    return at_work[-1].fields.get("number") if at_work else None
 
 
 def asked_so_far(
@@ -141,43 +171,55 @@ def _ended_at(run: Run, at_s: float, commands: Sequence[RunEvent]) -> list[Ended
     return ended
 
 
-def _events_of(finding: Finding, commands: Sequence[RunEvent], plan: Plan) -> list[int]:
+def _events_of(
+    finding: Finding, commands: Sequence[RunEvent], plan: Plan, run: Run | None = None
+) -> list[int]:
     """The numbers of the events in the time of whose commands all instants of a finding are; none
     where one is in that of no command. A server may let connections go long after a command has
     ended, as in a graceful restart: so what it ends is a command's until each has been heard once
-    more, and so are its old processes.
+    more, and so are its old processes. ``run``: None while it lasts.
     """
     instants = _instants(finding.fields.get(_INSTANT_OF[finding.code]))
-    if finding.code in _GONE:
-        return _events_at(instants, commands, 0.0)
-    return _events_at(instants, commands, plan.heard_within_s)
+    within_s = 0.0 if finding.code in _GONE else plan.heard_within_s
+    is_of_ends = finding.code in _WITH_ENDS
+    return _events_at(instants, commands, within_s, run if is_of_ends else None)
 
 
 def _events_at(
-    instants: Sequence[float], commands: Sequence[RunEvent], within_s: float
+    instants: Sequence[float],
+    commands: Sequence[RunEvent],
+    within_s: float,
+    run: Run | None = None,
 ) -> list[int]:
-    """The events of these instants, in their order; none where one is of no event."""
+    """The events of these instants, in their order; none where one is of no event. ``run``: where
+    the connections tell that ended then.
+    """
     numbers = set()
     for at_s in instants:
-        number = _event_at(at_s, commands, within_s)
+        at_work = _at_work(at_s, commands, within_s)
+        if not at_work:
+            return []
+        number = at_work[-1].fields.get("number")
+        if run is not None:
+            number = _that_ended(run, at_s, at_work)
         if number is None:
             return []
         numbers.add(number)
     return sorted(numbers)
 
 
-def _event_at(at_s: float, commands: Sequence[RunEvent], within_s: float) -> int | None:
-    """The last command that had begun by then. ``within_s``: how long after its end it counts at
-    least (s).
+def _at_work(at_s: float, commands: Sequence[RunEvent], within_s: float) -> list[RunEvent]:
+    """The commands that had begun by then, in their order. ``within_s``: how long after its end one
+    counts at least (s).
     """
-    number: int | None = None
+    at_work = []
     for event in commands:
         end_s = math.inf
         if event.end_s is not None:
             end_s = event.end_s + max(EVENT_SETTLES_S, within_s)
         if event.at_s <= at_s <= end_s:
-            number = event.fields.get("number")
-    return number
+            at_work.append(event)
+    return at_work
 
 
 def _instants(value: Any) -> list[float]:

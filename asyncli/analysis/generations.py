@@ -13,13 +13,15 @@ are told with their instant.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
 
 import msgspec
 
-from asyncli.analysis.asked_by_plan import command_at
+from asyncli.analysis.asked_by_plan import command_at, command_of_ends, ticks_before_reading
 from asyncli.analysis.constants import FEWEST, HALF, MISSED_S
+from asyncli.findings.probes import server_ended
 from asyncli.findings.server import server_processes_changed, server_reloaded
 from asyncli.model.metrics import (
     SERVER_BRIEF,
@@ -29,7 +31,7 @@ from asyncli.model.metrics import (
     SERVER_STARTED,
 )
 from asyncli.model.records import Finding
-from asyncli.model.run import TICK_S, Run
+from asyncli.model.run import Run
 from asyncli.model.samples import Series
 
 
@@ -164,29 +166,52 @@ def _others(run: Run, new: list[Generation]) -> list[Finding]:
     brief = misses_processes(run)
     instants_of: dict[int | None, list[float]] = {}
     for t_s in sorted({*started, *ended}):
-        command = command_at(run, t_s)
-        number = None if command is None else command.fields["number"]
+        number = command_of_ends(run, _gone_s(run, t_s) or t_s)
         instants_of.setdefault(number, []).append(t_s)
     findings = []
-    for instants in instants_of.values():
+    counted: set[tuple[float, int]] = set()
+    for number, instants in instants_of.items():
         came = sum(started.get(t_s, 0) for t_s in instants)
         went = sum(ended.get(t_s, 0) for t_s in instants)
-        by_events = _ended_by_events(run, instants) if went else 0
+        by_events = _ended_by_events(run, instants, number, counted) if went else 0
+        from_s = _gone_s(run, instants[0]) or instants[0]
         findings.append(
             server_processes_changed(
-                came, went, instants[0], instants[-1], brief=brief, by_events=by_events
+                came, went, from_s, instants[-1], brief=brief, by_events=by_events
             )
         )
     return findings
 
 
-def _ended_by_events(run: Run, instants: Sequence[float]) -> int:
-    """How many connections ended by events in the seconds about these instants."""
-    seconds: set[int] = set()
+def _gone_s(run: Run, read_s: float) -> float | None:
+    """When (s) the server was seen to have ended, of which the reading at ``read_s`` is the first
+    one after it was back; None of any other.
+    """
+    place = bisect_left(run.server_read_s, read_s) - 1
+    before_s = run.server_read_s[place] if place >= 0 else read_s
+    for finding in run.findings:
+        if finding.code == server_ended.code and before_s < finding.fields["at_s"] < read_s:
+            return float(finding.fields["at_s"])
+    return None
+
+
+def _ended_by_events(
+    run: Run, instants: Sequence[float], command: int | None, counted: set[tuple[float, int]]
+) -> int:
+    """How many connections events ended in the seconds about these instants, or the server of those
+    whom an event had silenced, without those of other commands than this one. ``counted``: in which
+    seconds those of which events are in an earlier finding, and then those of this one too.
+    """
+    total = 0
     for at_s in instants:
-        seconds.update(range(int(at_s) - 1, int(at_s) + 2))
-    ticks = run.ticks_between(instants[0] - 2 * TICK_S, instants[-1] + 2 * TICK_S)
-    return sum(tick.ended_by_events for t_s, tick in ticks if int(t_s) in seconds)
+        for t_s, tick in ticks_before_reading(run, at_s):
+            for number, counts in tick.events.items():
+                is_of_another = number != command and number in run.commands
+                if is_of_another or (t_s, number) in counted:
+                    continue
+                counted.add((t_s, number))
+                total += counts.ended - counts.silenced + counts.closed
+    return total
 
 
 def misses_processes(run: Run) -> bool:

@@ -24,7 +24,7 @@ from asyncli.analysis.noticed import Noticed, noticed_by_event
 from asyncli.analysis.server_count import has_other_connections
 from asyncli.analysis.slope import MOST_BINS, PAGES
 from asyncli.analysis.slow_readers import SlowReaders, slow_readers
-from asyncli.analysis.standstill import longest_by_event
+from asyncli.analysis.standstill import StoodStill, longest_by_event
 from asyncli.analysis.totals import Lateness, in_ms
 from asyncli.analysis.without_answers import WithoutAnswers, longest_without_answers
 from asyncli.core.histogram import Histogram
@@ -183,7 +183,7 @@ class Provoked(msgspec.Struct, frozen=True):
     #: stalled; and of a command, whom it ended so, who are not in its own counts.
     closed_by: list[ClosedBy]
     ended_of_others: list[ClosedBy]
-    #: None where nobody was heard again with a request under way.
+    #: None where nobody was heard again with a request that had not been acknowledged.
     sent_again: SentAgain | None
     pace: EventPace
     listen_overflows: float | None
@@ -194,9 +194,11 @@ class Provoked(msgspec.Struct, frozen=True):
     no_answers_s: float | None = None
     #: The longest that it may have been (s; infinite: no end of it is known).
     no_answers_at_most_s: float | None = None
-    #: The longest time that began in its time, and in which the server stood still (s): from the
-    #: first to the last reading of that; 0 without one.
+    #: The longest time that began in its time, and in which the server stood still (s, at least):
+    #: from the first to the last reading of that; 0 without one.
     stood_still_s: float = 0.0
+    #: The longest that it may have been (s; infinite: no end of it is known).
+    stood_still_at_most_s: float = 0.0
     #: A command in whose time the server ended no connection.
     is_quiet: bool = False
 
@@ -266,7 +268,7 @@ def provoked(run: Run, memory: Series, *, collected: bool = False) -> dict[int, 
         sent_again=all_sent_again(run),
     )
     silences = longest_without_answers(run)
-    still_s = longest_by_event(run)
+    standstills = longest_by_event(run)
     told = {}
     for number, window in windows.items():
         others_ms = _others_p99(run, number, times[number], due_us[number])
@@ -275,11 +277,13 @@ def provoked(run: Run, memory: Series, *, collected: bool = False) -> dict[int, 
         no_answers_s = no_answers_at_most_s = None
         if not run.plan.listens:
             no_answers_s, no_answers_at_most_s = silences.get(number, WithoutAnswers(0.0, 0.0))
+        still = standstills.get(number, StoodStill(0.0, 0.0))
         told[number] = msgspec.structs.replace(
             done,
             no_answers_s=no_answers_s,
             no_answers_at_most_s=no_answers_at_most_s,
-            stood_still_s=still_s.get(number, 0.0),
+            stood_still_s=still.at_least_s,
+            stood_still_at_most_s=still.at_most_s,
             is_quiet=number in run.quiet_commands,
         )
     return told

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 import msgspec
 
@@ -36,7 +37,7 @@ from asyncli.model.metrics import (
     TCP,
 )
 from asyncli.model.records import Finding
-from asyncli.model.run import TICK_S, Run, Ticks
+from asyncli.model.run import TICK_S, Run, Ticks, answered_between
 from asyncli.model.samples import Series
 
 
@@ -212,16 +213,80 @@ def drops_meanwhile(run: Run) -> float:
     return 0.0
 
 
-def longest_by_event(run: Run) -> dict[int, float]:
-    """For how long (s) at least it stood still that began in the time of each event of the plan, of
-    those with such a time: the longest.
+class StoodStill(NamedTuple):
+    """For how long the server stood still (s): at least and at most; infinite: no end of it is
+    known. At least 0 where a single reading shows it.
     """
-    longest_s: dict[int, float] = {}
-    for span in standstills(run):
+
+    at_least_s: float
+    at_most_s: float
+
+
+def longest_by_event(run: Run) -> dict[int, StoodStill]:
+    """For how long it stood still that began in the time of each event of the plan, of those with
+    such a time: the longest.
+    """
+    begun_s = {event.fields.get("number"): event.at_s for event in run.events}
+    if not begun_s:
+        return {}
+    longest: dict[int, StoodStill] = {}
+    read_s = run.series(SERVER_CPU_S).t_s
+    spans = standstills(run)
+    for span in [*spans, *_seen_once(run, spans)]:
+        ended_s = _latest_end_s(run, read_s, span)
         for event in events_begun_by(run, span.from_s):
             number = event["number"]
-            longest_s[number] = max(span.lasted_s, longest_s.get(number, 0.0))
-    return longest_s
+            # What began in its time did not begin before it. A reading is asked for a moment before
+            # it shows what was so.
+            began_s = max(_earliest_beginning_s(read_s, span), begun_s[number])
+            known = longest.get(number, StoodStill(0.0, 0.0))
+            longest[number] = StoodStill(
+                max(known.at_least_s, span.to_s - max(span.from_s, begun_s[number])),
+                max(known.at_most_s, ended_s - began_s),
+            )
+    return longest
+
+
+def _seen_once(run: Run, spans: Sequence[Standstill]) -> list[Standstill]:
+    """The readings outside of ``spans`` at which all its processes were stopped: it stood still,
+    from after the reading before to before the next one at most.
+    """
+    single_readings = []
+    for t_s, are_all in all_stopped(run).between(run.first_connect_s, run.stop_s).rows():
+        place = bisect_right(spans, t_s, key=lambda span: span.from_s) - 1
+        is_told = place >= 0 and t_s <= spans[place].to_s
+        if are_all and not is_told:
+            single_readings.append(Standstill(t_s, t_s, True))
+    return single_readings
+
+
+def _earliest_beginning_s(read_s: Sequence[float], span: Standstill) -> float:
+    """When (s) a standstill may have begun, by the instants of the readings: the last one before
+    it does not show it.
+    """
+    place = bisect_left(read_s, span.from_s) - 1
+    return -math.inf if place < 0 else read_s[place]
+
+
+def _latest_end_s(run: Run, read_s: Sequence[float], span: Standstill) -> float:
+    """When (s) it was over at the latest: with the next answer to anybody, the next one of the
+    readings at these instants, or the hold, of which it is told. Infinite where the records end
+    before.
+    """
+    end_s = math.inf if run.phase("drain") is None else run.stop_s
+    place = bisect_right(read_s, span.to_s)
+    if place < len(read_s):
+        # On a busy host it shows what was so up to half a second later.
+        end_s = min(end_s, read_s[place] + TICK_S / 2)
+    for t_s, tick in run.ticks_between(span.to_s, end_s + TICK_S):
+        instants = answered_between(t_s, tick)
+        # What asyncli reads after it stood still itself may have come before.
+        if instants is None or tick.asyncli_stood_still:
+            continue
+        first_s, last_s = instants
+        if last_s > span.to_s:
+            return min(end_s, first_s if first_s > span.to_s else last_s)
+    return end_s
 
 
 def stood_still(run: Run) -> list[Finding]:

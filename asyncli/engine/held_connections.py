@@ -396,6 +396,7 @@ class HeldConnections:
             self._is_owed_late.add(row)
             self.state[row] = AWAITING
             self.awaiting[row] = now
+            self.comebacks.counts_of(self._coming_back[row]).awaited += 1
             unacknowledged = self._net.unacknowledged(self._handle[row])
             if unacknowledged is not None:
                 self.comebacks.is_sent_again(row, unacknowledged.again_in_s)

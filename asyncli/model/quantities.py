@@ -501,7 +501,12 @@ _OF_EVENTS: Sequence[Quantity] = (
     Quantity(
         "events.*.stood_still_s",
         "s",
-        "the longest time in which the server stood still in the event's time",
+        "the longest time in which the server stood still in the event's time, at least",
+    ),
+    Quantity(
+        "events.*.stood_still_at_most_s",
+        "s",
+        "the most that stood_still_s may be, by the readings before and after it",
     ),
     Quantity(
         "events.*.least_held",
@@ -600,6 +605,11 @@ _OF_EVENTS: Sequence[Quantity] = (
     Quantity("events.*.gone", "count", "silent clients that were gone for good"),
     Quantity("events.*.returned", "count", "silent clients that were heard again"),
     Quantity("events.*.closed", "count", "silent clients that the server ended meanwhile"),
+    Quantity(
+        "events.*.awaited",
+        "count",
+        "silent clients that awaited an answer when they were heard again",
+    ),
     Quantity(
         "events.*.timed_out",
         "count",

@@ -355,7 +355,11 @@ class EventCounts(msgspec.Struct):
     returned: Count = 0
     closed: Count = 0
     timed_out: Count = 0
-    #: Of those who were heard again with a request that the server's kernel had not acknowledged:
+    #: Of those who were heard again, those who awaited the answer to a request. Older run files
+    #: lack it.
+    awaited: Count = 0
+    #: Of these, of whose requests the server's kernel had not acknowledged all, as far as theirs
+    #: knew:
     #: how long after that their own kernels were to send it again (ms).
     resends_ms: Histogram = msgspec.field(default_factory=Histogram)
     #: TCP segments of those who come back that were sent again before their first answer: the

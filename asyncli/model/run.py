@@ -14,6 +14,7 @@ import msgspec
 
 from asyncli.core.adding import added_up
 from asyncli.core.histogram import RangeSums
+from asyncli.model.metrics import SERVER_PROCESSES
 from asyncli.model.plan import Plan
 from asyncli.model.records import (
     CHURN,
@@ -183,6 +184,11 @@ class Run(msgspec.Struct, dict=True):
         first = bisect_right(self.ticks, after_s, key=lambda row: row[0])
         end = bisect_right(self.ticks, until_s, key=lambda row: row[0])
         return self.ticks[first:end]
+
+    @cached_property
+    def server_read_s(self) -> Sequence[float]:
+        """When the server's processes were read (s)."""
+        return self.series(SERVER_PROCESSES).t_s
 
     def series(self, metric: str) -> Series:
         """``metric`` over time."""

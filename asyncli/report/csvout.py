@@ -108,7 +108,8 @@ _OF_DONE_EVENT = {
 _OF_TIME = {
     "no_answers_s": "the longest time that began in its time, in seconds, in which no client had "
     "an answer though some waited for one or tried to come back, at least; empty if unknown",
-    "stood_still_s": "the longest standstill of the server that began in its time, in seconds",
+    "stood_still_s": "the longest standstill of the server that began in its time, in seconds, "
+    "at least",
     "latency_others_p99_ms": "heartbeats of the others in its time, in milliseconds",
     "in_vain": "connects of who comes back that got no answer in time",
 }

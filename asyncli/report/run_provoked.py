@@ -116,7 +116,7 @@ def without_answers(event: EventPart) -> str:
     silent_s = event.no_answers_s or 0.0
     still_s = event.stood_still_s or 0.0
     if still_s > silent_s + MISSED_S:
-        return f"; the server stood still for {format_duration(round(still_s))} or more"
+        return f"; the server stood still for {format_duration(still_s)} or more"
     if not silent_s:
         return ""
     text = f"; no client was answered for {format_duration(silent_s)}"
@@ -598,20 +598,13 @@ def _comeback(event: EventPart) -> str:
 
 
 def _sent_again(event: EventPart) -> list[str]:
-    """Of those who were heard again with a request under way: when their kernels were to send it
-    again, and how many connected anew instead.
+    """Of those who were heard again: how many awaited an answer, of how many of their requests the
+    server's kernel had acknowledged nothing and when their own kernels were to send these again,
+    and how many connected anew instead.
     """
     parts = []
-    sent = event.sent_again
-    if isinstance(sent, SentAgain):
-        requests = format_count(sent.requests)
-        when = format_duration(sent.last_s)
-        if sent.last_s - sent.first_s >= 1:
-            when = f"{format_duration(sent.first_s)} to {when}"
-        parts.append(
-            f"{requests} had a request under way, which their kernels were to send again {when} "
-            "after that"
-        )
+    if event.awaited or isinstance(event.sent_again, SentAgain):
+        parts.append(_under_way(event))
     if event.timed_out:
         parts.append(
             f"{format_count(known(event.timed_out))} had no answer in time on their old "
@@ -625,6 +618,33 @@ def before_when(event: EventPart) -> str:
     if isinstance(event.records_end_after_s, float):
         return "by the last record"
     return "before the drain"
+
+
+def _under_way(event: EventPart) -> str:
+    """The requests of those who were heard again and awaited an answer."""
+    awaited = event.awaited if isinstance(event.awaited, int) else 0
+    sent = event.sent_again
+    if not isinstance(sent, SentAgain):
+        return (
+            f"{format_count(awaited)} awaited an answer, and the server's kernel had acknowledged "
+            "all of their requests"
+        )
+    when = format_duration(sent.last_s)
+    if sent.last_s - sent.first_s >= 1:
+        when = f"{format_duration(sent.first_s)} to {when}"
+    requests = format_many(sent.requests, "request")
+    unacknowledged = (
+        f"{requests} had not been acknowledged, and their own kernels were to send "
+        f"{'it' if sent.requests == 1 else 'them'} again {when} after that"
+    )
+    if not awaited:
+        # A run file of an older version has only these.
+        return unacknowledged
+    text = f"{format_count(awaited)} awaited an answer: {unacknowledged}"
+    if awaited > sent.requests:
+        acknowledged = format_count(awaited - sent.requests)
+        text += f"; the server's kernel had acknowledged the other {acknowledged}"
+    return text
 
 
 def awaited_kernel(event: EventPart) -> str:

@@ -385,8 +385,11 @@ class EventPart(msgspec.Struct):
     #: those. Absent without any.
     closed_by: list[OfAnotherEvent] | msgspec.UnsetType = msgspec.UNSET
     ended_of_others: list[OfAnotherEvent] | msgspec.UnsetType = msgspec.UNSET
-    #: Of those that return: who had no answer in time since then, and connected anew; and when the
-    #: kernels of those with a request under way were to send it again. Absent without any.
+    #: Of those that return: who awaited an answer then (absent in run files of older versions too);
+    #: who had none in time since, and connected anew; and of whose requests the server's kernel had
+    #: not acknowledged all, and when their own kernels were to send these again. Absent without
+    #: any.
+    awaited: int | msgspec.UnsetType = msgspec.UNSET
     timed_out: int | msgspec.UnsetType = msgspec.UNSET
     sent_again: SentAgain | msgspec.UnsetType = msgspec.UNSET
     #: Of those that stall: how many, who read again at its end, why the server ended others and
@@ -411,8 +414,12 @@ class EventPart(msgspec.Struct):
     #: of it is.
     no_answers_at_most_s: float | msgspec.UnsetType | None = msgspec.UNSET
     #: The longest time that began in its time, and in which the server stood still (s): from the
-    #: first to the last reading of that; 0 without one.
+    #: first to the last reading of that, so at least; 0 without one, or where a single reading
+    #: shows it.
     stood_still_s: float | msgspec.UnsetType = msgspec.UNSET
+    #: The longest that it may have been (s), by the readings beside these; null where no end of it
+    #: is known.
+    stood_still_at_most_s: float | msgspec.UnsetType | None = msgspec.UNSET
 
     @classmethod
     def of_mark(cls, number: int, event: RunEvent) -> EventPart:
@@ -492,6 +499,7 @@ class EventPart(msgspec.Struct):
             self.no_answers_s = done.no_answers_s
             self.no_answers_at_most_s = _bounded(done.no_answers_at_most_s)
             self.stood_still_s = done.stood_still_s
+            self.stood_still_at_most_s = _bounded(done.stood_still_at_most_s)
 
     def _add_clients(self, done: Provoked) -> None:
         """How many clients it chose and concerned, and for how long these were away."""
@@ -538,6 +546,8 @@ class EventPart(msgspec.Struct):
         self.gone = done.counts.gone
         self.returned = done.counts.returned
         self.closed = done.counts.closed
+        if done.counts.awaited:
+            self.awaited = done.counts.awaited
         if done.counts.timed_out:
             self.timed_out = done.counts.timed_out
         if done.sent_again is not None:

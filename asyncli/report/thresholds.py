@@ -458,7 +458,7 @@ def _of_time_of_event(
     """
     outcome = _of_time_away(threshold, value, bound, document)
     if outcome is None:
-        outcome = _of_time_without_answers(threshold, value, bound, document)
+        outcome = _of_bounded_time(threshold, value, bound, document)
     if value is not None or outcome is not None:
         return outcome
     if threshold.comparison in (">", ">="):
@@ -546,21 +546,29 @@ def _of_time_away(
     return Outcome(threshold, None, None, why=" and ".join(bounds))
 
 
-def _of_time_without_answers(
+#: Times of an event of which the least is told: where the most is.
+_MOST_OF = {
+    "no_answers_s": "no_answers_at_most_s",
+    "stood_still_s": "stood_still_at_most_s",
+}
+
+
+def _of_bounded_time(
     threshold: Threshold, value: float | None, bound: Fraction, document: Mapping[str, Any]
 ) -> Outcome | None:
-    """The outcome of a limit on how long no client had an answer, where that is not exactly known;
-    None where it is, and of any other limit.
+    """The outcome of a limit on how long no client had an answer, or the server stood still, where
+    that is not exactly known; None where it is, and of any other limit.
     """
     event, _, figure = threshold.key.rpartition(".")
     _, _, number = event.rpartition(".")
-    if figure != "no_answers_s" or value is None:
+    bound_key = _MOST_OF.get(figure)
+    if bound_key is None or value is None:
         return None
     part = _numbered(document["events"], number)
-    if part is None or "no_answers_at_most_s" not in part:
+    if part is None or bound_key not in part:
         # An older version's.
         return None
-    most_s = _finite(part["no_answers_at_most_s"])
+    most_s = _finite(part[bound_key])
     if most_s == value:
         return None
     crossed = _is_crossed_within(threshold.comparison, value, most_s, bound)

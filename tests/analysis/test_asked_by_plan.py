@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 
 import pytest
@@ -152,6 +153,76 @@ def test_processes_that_came_and_went_are_told_by_the_event_whose_they_were() ->
     assert [(finding.fields["started"], finding.severity) for finding in told] == [(1, "info"), (1, "warning"), (2, "info")]
     assert ["event 1" in told[0].evidence, "event 2" in told[2].evidence] == [True, True]
     assert all(finding.fields["to_s"] - finding.fields["from_s"] < 1.0 for finding in told)
+
+
+def restarted_in_a_gap(*, bystander_s: float, gone_s: float | None) -> Run:
+    """A command at 30 s restarts three processes in the background, which takes five seconds; they are not there at 31 s to 34 s. Another
+    one ends nothing."""
+    run = two_deploys(server__started=lambda t_s: 3.0 * (t_s > 34), server__ended=lambda t_s: 3.0 * (t_s > 34), server__processes=lambda t_s: 3.0)
+    run.events = [
+        RunEvent("run", COMMAND_S, COMMAND_S + 0.5, "deploy &", {"number": 1}),
+        RunEvent("run", bystander_s, bystander_s + 0.1, "true", {"number": 2}),
+    ]
+    for sample in run.samples:
+        if 30.5 < sample.t_s < 34.5:
+            for name in [name for name in sample.values if name.startswith("server.")]:
+                del sample.values[name]
+    if gone_s is not None:
+        run.findings.append(server_ended(gone_s, "the server's processes ended", None))
+    for t_s, tick in run.ticks:
+        if 30.5 < t_s < 31.5:
+            tick.events = {1: EventCounts(ended=300, phantoms=1)}
+    run.findings = [finding for finding in run.findings if finding.code == "server_ended"]
+    return run
+
+
+@pytest.mark.parametrize("gone_s", [31.0, None])
+def test_processes_that_ended_are_of_the_command_with_which_connections_ended(gone_s: float | None) -> None:
+    run = restarted_in_a_gap(bystander_s=32.0, gone_s=gone_s)
+    told = asked_by_plan(run, [*run.findings, *changes(run), server_restarted(77)])
+    assert [("event 1" in finding.evidence, "event 2" in finding.evidence) for finding in told] == [(True, False)] * len(told)
+    [changed] = [finding for finding in told if finding.code == "server_processes_changed"]
+    # One that was new, and was never answered, is none that ended with them.
+    assert (changed.fields["started"], changed.fields["ended"], changed.fields["by_events"]) == (3, 3, 300)
+    assert gone_s is None or changed.fields["from_s"] == gone_s
+
+
+def test_a_bystander_right_after_a_restart_is_not_named_for_it() -> None:
+    run = restarted_in_a_gap(bystander_s=30.9, gone_s=31.0)
+    [told] = asked_by_plan(run, run.findings)
+    assert ("event 1" in told.evidence, "event 2" in told.evidence) == (True, False)
+
+
+def test_connections_that_ended_with_processes_are_told_once() -> None:
+    """Two restarts a second apart."""
+
+    def restarts(t_s: float) -> float:
+        return float(t_s > 30.5) + float(t_s > 31.5)
+
+    run = two_deploys(server__started=restarts, server__ended=restarts, server__processes=lambda t_s: 1.0)
+    run.events = [RunEvent("run", at_s, at_s + 0.1, "deploy", {"number": number}) for number, at_s in ((1, 30.4), (2, 31.4))]
+    for t_s, tick in run.ticks:
+        if 30.5 < t_s < 31.5:
+            tick.events = {1: EventCounts(ended=300)}
+        if 31.5 < t_s < 32.5:
+            tick.events = {2: EventCounts(ended=143)}
+    told = asked_by_plan(run, changes(run))
+    assert [finding.fields["by_events"] for finding in told] == [300, 143]
+
+
+@pytest.mark.measures
+def test_processes_that_come_and_go_all_night_are_told_in_time_in_proportion_to_it() -> None:
+    took_s = []
+    for hold_s in (5_400.0, 21_600.0):
+        run = a_run(1_000, hold_s=hold_s)
+        run.events.append(RunEvent("run", COMMAND_S, hold_s, "deploy", {"number": 1}))
+        for sample in run.samples:
+            sample.values |= {"server.started": sample.t_s // 2, "server.ended": sample.t_s // 2, "server.processes": 2.0}
+        began_s = time.process_time()
+        assert changes(run) != []
+        took_s.append(time.process_time() - began_s)
+    # A quadratic step would take sixteen times.
+    assert took_s[1] < 9.0 * max(took_s[0], 0.05)
 
 
 def test_a_command_that_never_ended_may_have_restarted_it_at_any_time() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 import msgspec
@@ -218,7 +219,38 @@ def test_a_reading_that_was_asked_for_just_before_an_event_shows_what_it_did(lat
     run = msgspec.structs.replace(run)
     [told] = stood_still(run)
     assert [event["number"] for event in told.fields["events"]] == numbers
-    assert longest_by_event(run) == dict.fromkeys(numbers, span.lasted_s)
+    # What the reading shows was not so before the event.
+    at_least_s = span.lasted_s - max(0.0, later_s)
+    assert {number: lasted.at_least_s for number, lasted in longest_by_event(run).items()} == dict.fromkeys(numbers, pytest.approx(at_least_s))
+
+
+@pytest.mark.parametrize(("answered_s", "most_s"), [(None, 6.5), (0.6, 5.6)])
+def test_a_standstill_lasted_to_the_next_answer_or_reading_at_most(answered_s: float | None, most_s: float) -> None:
+    run = with_a_standstill(short_queue(), 5.0, stopped=True)
+    [span] = standstills(run)
+    run.events[0] = msgspec.structs.replace(run.events[0], at_s=span.from_s - 0.5)
+    for t_s, tick in run.ticks:
+        if answered_s is not None and t_s - 1 < span.to_s + answered_s <= t_s:
+            late_s = span.to_s + answered_s - t_s + tick.second
+            tick.answered_s = (late_s, late_s)
+    lasted = longest_by_event(msgspec.structs.replace(run))[1]
+    # The readings are a second apart.
+    assert lasted == (pytest.approx(span.lasted_s), pytest.approx(span.lasted_s + 0.5 + most_s - 5.0))
+
+
+def test_a_stop_that_one_reading_shows_lasted_for_two_seconds_at_most() -> None:
+    run = with_a_standstill(short_queue(), 0.9, stopped=True)
+    assert standstills(run) == []
+    lasted = longest_by_event(run)[1]
+    assert (lasted.at_least_s, 1.0 < lasted.at_most_s <= 2.5) == (0.0, True)
+
+
+def test_a_standstill_of_which_no_end_is_known_has_no_bound() -> None:
+    run = with_a_standstill(short_queue(), 5.0, stopped=True)
+    [span] = standstills(run)
+    run.samples = [sample for sample in run.samples if sample.t_s <= span.to_s]
+    run.phases = [phase for phase in run.phases if phase.name != "drain"]
+    assert longest_by_event(msgspec.structs.replace(run))[1].at_most_s == math.inf
 
 
 def test_two_stops_by_a_signal_are_two_standstills() -> None:

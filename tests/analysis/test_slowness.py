@@ -473,3 +473,15 @@ def test_a_silence_to_the_end_counts_from_its_start() -> None:
     seen = unheard(run, fold(run))
     assert (seen.count, seen.fault) == (80, True)
     assert seen.ago_s == pytest.approx(15.0, abs=2.0)
+
+
+def test_a_silence_lasts_from_the_last_answer_to_the_next_one() -> None:
+    run = silent(30, 32)
+    for t_s, tick in run.ticks:
+        if tick.answered:
+            t0_s = t_s - tick.second
+            tick.answered_s = (t_s - 0.9 - t0_s, t_s - 0.8 - t0_s)
+    (told,) = stalls(run)
+    last_s = max(t_s for t_s, _ in run.ticks if t_s < 30)
+    next_s = min(t_s for t_s, _ in run.ticks if t_s > 33)
+    assert (told.fields["from_s"], told.fields["to_s"]) == pytest.approx((last_s - 0.8, next_s - 0.9))

@@ -649,6 +649,7 @@ def test_who_returns_with_a_request_under_way_is_back_when_its_kernel_sends_it_a
     assert (event.back_ms.count, event.closed, event.timed_out, whole.opened) == (ALL, 0, 0, ALL)
     # After the first try 0.2, 0.6 .. 6.2 and 12.6 s, of which the silence took 8, and the second before it some.
     assert 0 < event.resends_ms.count < ALL
+    assert event.awaited == event.resends_ms.count
     assert 3_500 < event.resends_ms.least < event.resends_ms.greatest < 4_700
     assert event.back_ms.greatest == pytest.approx(event.resends_ms.greatest, abs=100)
 
@@ -659,6 +660,8 @@ def test_who_waits_for_a_kernel_as_the_hold_ends_was_not_to_be_back(knows: bool)
     event, _ = returning(_SendsAgain(knows=knows), "50s", timeout="20s")
     assert event.waiting > 0
     assert (event.away, event.back_ms.count, event.resends_ms.count) == (0, ALL - event.waiting, 0 if knows else event.waiting)
+    # Whether or not their requests were acknowledged.
+    assert event.awaited == event.waiting
 
 
 def test_whom_no_kernel_sends_anything_for_as_long_as_it_was_silent_is_not_back() -> None:

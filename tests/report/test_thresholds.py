@@ -457,11 +457,14 @@ def test_churn_has_limits_of_its_own(text: str, is_crossed: bool) -> None:
         (3.0, "> 4s", False),
     ],
 )
-def test_a_limit_within_the_bounds_of_a_time_without_answers_is_undecided(most_s: float | str | None, text: str, crossed: bool | None) -> None:
-    event: dict[str, Any] = {"number": 1, "no_answers_s": 3.0, "no_answers_at_most_s": most_s}
+@pytest.mark.parametrize("figure", ["no_answers", "stood_still"])
+def test_a_limit_within_the_bounds_of_a_time_without_answers_is_undecided(
+    figure: str, most_s: float | str | None, text: str, crossed: bool | None
+) -> None:
+    event: dict[str, Any] = {"number": 1, f"{figure}_s": 3.0, f"{figure}_at_most_s": most_s}
     if most_s == "exact":
-        del event["no_answers_at_most_s"]
-    [outcome] = judge([parse(f"events.1.no_answers_s {text}", Summary)], {"events": [event]})
+        del event[f"{figure}_at_most_s"]
+    [outcome] = judge([parse(f"events.1.{figure}_s {text}", Summary)], {"events": [event]})
     assert outcome.crossed is crossed
     if crossed is None:
         assert ("at least" in outcome.words, "at most" in outcome.words) == (True, most_s is not None)

@@ -47,7 +47,7 @@ from asyncli.findings import slowness as latency
 from asyncli.model.metrics import TCP
 from asyncli.model.plan import Plan
 from asyncli.model.records import SENT_AGAIN_S, STOPPED, Finding, Phase
-from asyncli.model.run import EVENT_SETTLES_S, TICK_S, Run, Ticks
+from asyncli.model.run import EVENT_SETTLES_S, TICK_S, Run, Ticks, answered_between
 
 # The span (s) of a share, and the fewest retransmissions that matter: clean networks lose less than
 # one segment in a thousand.
@@ -73,10 +73,11 @@ def stalls(run: Run) -> list[Finding]:
     why = why_silent(server, evidence, waited, unacknowledged)
     every_s = period_s([stretch.from_s for stretch in stretches])
     words = (server.label, why, evidence.requests, len(stretches), evidence.cores, every_s)
+    since_s, until_s = _between_answers(run, longest)
     return [
         latency.no_answers(
-            from_s,
-            to_s,
+            since_s,
+            until_s,
             waited,
             *words,
             page_silent=bool(evidence.silent),
@@ -96,10 +97,28 @@ def _named_beside(
     others: list[latency.PeriodWords] = []
     for stretch in stretches:
         if stretch != longest:
+            since_s, until_s = _between_answers(run, stretch)
             events = events_of_silence(run, stretch.from_s)
-            others.append({"from_s": stretch.from_s, "to_s": stretch.to_s, "events": events})
+            others.append({"from_s": since_s, "to_s": until_s, "events": events})
     others.sort(key=lambda period: not period["events"])
     return sorted(others[: latency.MOST_PERIODS], key=lambda period: period["from_s"])
+
+
+def _between_answers(run: Run, stretch: Silence) -> tuple[float, float]:
+    """When (s) the last answer before a silence came, and the next one, where that was recorded;
+    else from the first to the last whole second without one.
+    """
+    since_s, until_s = stretch.from_s, stretch.to_s
+    for t_s, tick in run.ticks_between(since_s - TICK_S / 2, until_s + 1.5 * TICK_S):
+        instants = answered_between(t_s, tick)
+        if instants is None or tick.asyncli_stood_still:
+            continue
+        first_s, last_s = instants
+        if t_s < stretch.from_s + TICK_S / 2:
+            since_s = min(since_s, last_s)
+        elif t_s > stretch.to_s + TICK_S / 2:
+            until_s = max(until_s, first_s)
+    return since_s, until_s
 
 
 def _sent_again_in(run: Run, from_s: float, to_s: float) -> int:
