@@ -29,6 +29,7 @@ from asyncli.report.livestate import LiveFold, LiveObserver
 from asyncli.report.summary import Summary, limits_of, summarise
 from asyncli.report.thresholds import Outcome, judge_worsening, parse
 from asyncli.store.follow import Follower
+from asyncli.store.reader import read_run
 
 LIMITS = (
     "lost > 0.1%", "lost < 5", "connections.deaths.reset >= 3", "connections.failures.refused > 0", "connections.opened > 100", "reopened > 0",
@@ -170,6 +171,24 @@ def test_of_seconds_that_are_read_as_one_sum_a_crossing_has_no_time(ticks: tuple
         lost = {"reset": Deaths(3)} if t_s > 11.0 else {}
         fold.tick(t_s, Tick(held=97, deaths=lost))
     assert [(notice.t_s, notice.finding.fields["by_then"]) for notice in fold.state().findings] == told
+
+
+def test_a_page_that_is_opened_later_knows_not_when_a_limit_was_crossed(tmp_path: Path) -> None:
+    plan = Plan(urls=("http://a/",), connections=100, fail_if=("lost > 2",))
+    writer = new_run(tmp_path / "run.db", plan, started_s=time.time())
+    writer.phase(Phase("ramp", 0.0))
+    for second in range(1, 41):
+        lost = {"reset": Deaths(3)} if second == 2 else {}
+        writer.tick(float(second), Tick(second=second, held=97, deaths=lost))
+    until(lambda: len(read_run(tmp_path / "run.db").ticks) == 40, "all is written")
+    feed = RunFeed(tmp_path / "run.db")
+    feed.open(with_cost=False)
+    try:
+        feed.take(feed.read())
+        assert [finding.fields["by_then"] for _, finding in feed.findings if finding.code == "limit_crossed"] == [True]
+    finally:
+        feed.close()
+        writer.close(True)
 
 
 def test_the_page_has_a_crossed_limit_among_its_findings(tmp_path: Path) -> None:
