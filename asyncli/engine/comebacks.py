@@ -47,9 +47,10 @@ class Comebacks:
         self.counts_since: dict[int, float] = {}
         self._begun_at: dict[int, float] = {}
         self._over_at: dict[int, float] = {}
-        # By the event's number, the slowest connect and the slowest first answer of those who came
-        # back, until the last tick (us).
-        self._slowest_us: dict[int, tuple[int, int]] = {}
+        # Of those whom churn has ended: since when each connects, and how long the slowest that is
+        # back took from then on (s).
+        self._turn_at: dict[int, float] = {}
+        self._slowest_way_s = 0.0
         # The last command: its event, and until when its effects may last.
         self._command: tuple[int, float] | None = None
         # Until when it may end connections from before that command.
@@ -138,6 +139,7 @@ class Comebacks:
                 counts.ended_again += 1
                 counts.until_ended_ms.add((now - left_before_at) * 1e3)
             self.counts_since.pop(row, None)
+            self._turn_at.pop(row, None)
             self._answered_with_error.discard(row)
         self.event_of[row] = event
 
@@ -183,6 +185,8 @@ class Comebacks:
             counts = self.counts_of(event)
             counts.attempts += 1
             counts.lateness_us.add((now - due) * 1e6)
+        if event == CHURN:
+            self._turn_at.setdefault(row, now)
         return row
 
     # -- how an attempt went
@@ -278,6 +282,9 @@ class Comebacks:
             since = left_at
         counts.back_ms.add((now - since) * 1e3)
         counts.away_ms.add((now - left_at) * 1e3)
+        if event == CHURN:
+            way_s = now - self._turn_at.pop(row, now)
+            self._slowest_way_s = max(self._slowest_way_s, way_s)
         if answer_s is not None:
             counts.answer_us.add(answer_s * 1e6)
 
@@ -292,26 +299,15 @@ class Comebacks:
         if event is not None:
             self.counts_of(event).waiting += 1
 
-    def is_in_time(self, row: int, for_s: float) -> bool:
-        """Whether a row that has been on its first way back for so long, or for so long since it
-        connected, is so for no longer than others of its event took: who is for longer hangs on the
-        server. The bound is the slowest connect and the slowest answer of these together: an
-        instant of each client would take 8 B of each.
+    def is_on_its_way(self, row: int, now: float) -> None:
+        """The drain begins while a row is on its first way back. Of churn some always are: who is
+        for no longer than others took was not to be back yet. Who is for longer hangs on the
+        server.
         """
-        connect_us, answer_us = self._slowest_ways(self.event_of[row])
-        return for_s * 1e6 <= connect_us + answer_us
-
-    def _slowest_ways(self, event: int) -> tuple[int, int]:
-        """The slowest connect and the slowest first answer of an event's clients so far (us)."""
-        connect_us, answer_us = self._slowest_us.get(event, (0, 0))
-        counts = self._counts.get(event)
-        if counts is None:
-            return connect_us, answer_us
-        # Empty ones have -1.
-        return (
-            max(connect_us, counts.connect_us.greatest),
-            max(answer_us, counts.answer_us.greatest),
-        )
+        if self.event_of[row] != CHURN:
+            return
+        if now - self._turn_at.get(row, now) <= self._slowest_way_s:
+            self.is_waiting(row)
 
     def is_still_away(self, row: int, now: float) -> None:
         """The drain begins, or has begun, and an event's row is not back."""
@@ -327,7 +323,5 @@ class Comebacks:
     def take_counts(self) -> dict[int, EventCounts]:
         """The counts since the last call."""
         counts = self._counts
-        for event in counts:
-            self._slowest_us[event] = self._slowest_ways(event)
         self._counts = {}
         return counts

@@ -577,27 +577,14 @@ class HeldConnections:
                 # Of who stalls until now, the end of it tells.
                 self.comebacks.is_still_away(row, now)
             is_to_come = self.state[row] == AWAY and not self._retries[row]
-            if self._waits_for_kernel(row, now) or self._is_in_time(row, now):
+            if self._waits_for_kernel(row, now):
                 self.comebacks.is_waiting(row)
                 continue
             if self._has_several and not is_to_come:
                 self.comebacks.is_missing(row, self._destination[row])
-
-    def _is_in_time(self, row: int, now: float) -> bool:
-        """Whether a row is on its first way back, for no longer than others took."""
-        if self._retries[row]:
-            return False
-        state = self.state[row]
-        if state == CONNECTING:
-            since = self.connecting[row]
-        elif state == HANDSHAKE:
-            # Until it is accepted: when its connect began.
-            since = self._established_at[row]
-        elif state == AWAITING:
-            since = self.awaiting[row]
-        else:
-            return False
-        return self.comebacks.is_in_time(row, now - since)
+            on_the_way = self.state[row] in (CONNECTING, HANDSHAKE, AWAITING)
+            if on_the_way and not self._retries[row]:
+                self.comebacks.is_on_its_way(row, now)
 
     def _waits_for_kernel(self, row: int, now: float) -> bool:
         """Whether a row hears again, and awaits its answer only until one of the kernels sends

@@ -595,9 +595,9 @@ _OF_EVENTS: Sequence[Quantity] = (
     Quantity(
         "events.*.waiting",
         "count",
-        "clients whose turn to come back was after the hold's end, or who were on their way then "
-        "for no longer than others; in a run that goes on or was killed, whose turn had not come "
-        "by the last record",
+        "clients whose turn to come back was after the hold's end, or of whom a kernel was to send "
+        "again then what was lost in the silence; in a run that goes on or was killed, whose turn "
+        "had not come by the last record",
     ),
     Quantity(
         "events.*.unheard", "count", "listeners whom the server sent nothing since they hear again"

@@ -369,9 +369,9 @@ class EventCounts(msgspec.Struct):
     sent_again_silent: Count = 0
     #: Of those whom it ended, those whom another event ended before their first answer.
     ended_again: Count = 0
-    #: Those who were not to be back yet when the drain began: whose turn was to come, or who were
-    #: on their first way back for no longer than others took on theirs; and those who were heard
-    #: again, and waited only for a kernel to send again what was lost in the silence.
+    #: Those who were not to be back yet when the drain began; of churn, also those on their first
+    #: way back for no longer than others took on theirs; and those who were heard again, and waited
+    #: only for a kernel to send again what was lost in the silence.
     waiting: Count = 0
     #: Those whose connections stood again, of which nothing tells whether they were back: they only
     #: listen, and the server sent them nothing until the drain, or until another event.

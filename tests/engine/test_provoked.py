@@ -306,30 +306,6 @@ def test_of_churn_those_on_their_first_way_back_are_no_shortfall() -> None:
     assert max(tick.held_at_drain for tick in ticks) == MANY - churned.waiting
 
 
-@pytest.mark.parametrize("event", ["drop 50%", "vanish 50% for 500ms", "storm"])
-@pytest.mark.parametrize("connect_s", [0.0, 0.1])
-def test_those_on_their_first_way_back_for_no_longer_than_others_were_not_to_be_back(event: str, connect_s: float) -> None:
-    """Some are at any instant of two seconds, of which the hold had less after the event."""
-    orders = shard(events=[("58500ms", event)], reconnect="jitter:2s", connections=MANY)
-    ticks = list(simulate(orders, SimServer(latency_s=0.1, connect_s=connect_s), 60.0))
-    counts = added_up(*ticks).events[1]
-    assert counts.back_ms.count > 200
-    assert counts.attempts > counts.back_ms.count
-    assert counts.away == 0
-    assert counts.back_ms.count + counts.waiting == counts.ended
-    assert max(tick.held_at_drain for tick in ticks) == MANY - counts.waiting
-
-
-def test_those_on_their_first_way_back_for_longer_than_others_are_not_back() -> None:
-    """The server answers nobody in the last half second, in which a quarter come; others were answered within a tenth."""
-    orders = shard(events=[("58s", "storm")], reconnect="jitter:2s", connections=MANY)
-    event = added_up(*simulate(orders, SimServer(latency_s=0.1, stalls_s=(59.5 + orders.ramp.end_s, 90.0)), 60.0)).events[1]
-    assert event.back_ms.count > MANY / 2
-    assert 0.4 * MANY / 4 < event.away < MANY / 4 + MANY / 20
-    # None was answered who came at the end.
-    assert event.waiting < 3 * MANY / 20
-
-
 @pytest.mark.parametrize("policy", ["now", "jitter:2s"])
 def test_of_churn_those_who_hang_on_the_server_are_not_back(policy: str) -> None:
     """It answers nobody in the last ten seconds: whose wait was over then was to be back."""
