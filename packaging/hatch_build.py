@@ -42,9 +42,16 @@ class Made(BuildHookInterface):  # type: ignore[type-arg]
 
 
 # What needs NumPy, SciPy or Matplotlib, which asyncli-light leaves out, and what only that uses;
-# the lab's servers but for nginx and the built-in one; the page of a folder of runs; and the agent,
-# which has its own package.
-_NOT_OF_LIGHT = ("experiments", "lab/go", "lab/java", "report/figures", "report/templates")
+# the lab's servers but for nginx and the built-in one; the pages of runs and of folders; and the
+# agent, which has its own package.
+_NOT_OF_LIGHT = (
+    "experiments",
+    "lab/go",
+    "lab/java",
+    "live/assets",
+    "report/figures",
+    "report/templates",
+)
 _FILES_NOT_OF_LIGHT = (
     "agent/buffer.py",
     "agent/exposition.py",
@@ -82,8 +89,6 @@ _FILES_NOT_OF_LIGHT = (
     "lab/packaged_servers.py",
     "lab/proxies.py",
     "lab/python_servers.py",
-    "live/assets/folder.html",
-    "live/assets/folder.js",
     "live/folder_server.py",
     "live/open_runs.py",
     "live/run_list.py",

@@ -605,8 +605,8 @@ def is_settling(drift: Drift) -> bool:
 
 
 def told_rate(drift: Drift) -> float | None:
-    """The rate (bytes an hour), where it is not only within an interval that says neither growth
-    nor none.
+    """The rate (bytes an hour); None where the hold is too short to tell growth from none, so that
+    only its interval says something.
     """
     if drift.verdict == "too_short":
         return None

@@ -17,7 +17,7 @@ from asyncli.model.records import NOTHING_LISTENS, Gap, PhaseName, Tick
 from asyncli.model.run import TICK_S, Run
 
 #: Causes of failed connects for lack of a resource of asyncli's host.
-SHORTAGES = frozenset({"no_ports", "no_descriptors"})
+SHORTAGES = ("no_ports", "no_descriptors")
 
 
 class Lateness(msgspec.Struct):
@@ -171,7 +171,9 @@ def _short_of(run: Run) -> dict[int | None, list[str]]:
     short_of: dict[int | None, list[str]] = {}
     for _, tick in run.ticks_between(run.stop_s - tries_within_s, run.stop_s + TICK_S):
         for number, failures in _failures_by_event(tick):
-            for cause in SHORTAGES & failures.keys():
+            for cause in SHORTAGES:
+                if cause not in failures:
+                    continue
                 resources = short_of.setdefault(number, [])
                 resource = cause.removeprefix("no_")
                 if resource not in resources:

@@ -239,7 +239,7 @@ def worsening(
             continue
         reason = why_incomparable(row, earlier.measured(), run)
         if reason:
-            left_out.append(reason if earlier.name in reason else f"in {earlier.name}, {reason}")
+            left_out.append(f"with {earlier.name}, {reason}")
             continue
         known.append(before)
         later_ms.append(_later_ms(row, earlier, run))

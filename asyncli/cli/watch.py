@@ -16,7 +16,6 @@ from asyncli.cli.command import Command
 from asyncli.cli.web_options import web_lines, web_options, web_place
 from asyncli.model.errors import PlanError
 from asyncli.model.exit_status import NOT_GOING_ON
-from asyncli.model.installed import how_to_install, is_installed
 from asyncli.model.units import format_duration
 
 if TYPE_CHECKING:
@@ -120,11 +119,6 @@ def _server_of(
         from asyncli.live.serve import server_of
 
         return server_of(path, place, log)
-    if not is_installed("asyncli.live.folder_server"):
-        raise PlanError(
-            "--web: the page of a folder is not a part of this installation (that of a run is); "
-            f"{how_to_install()}"
-        )
     from asyncli.live.folder_server import folder_server_of
 
     return folder_server_of(path, place, log)

@@ -9,7 +9,7 @@ import click
 
 from asyncli.cli.command import is_of_variable
 from asyncli.model.errors import PlanError
-from asyncli.model.installed import missing
+from asyncli.model.installed import has_pages, how_to_install, missing
 
 if TYPE_CHECKING:
     from asyncli.live.serve import ServedAt
@@ -100,11 +100,7 @@ def web_place(
             if values[name] is not None:
                 raise PlanError(f"--{name.replace('_', '-')}: there is no page; give --web too")
         return None
-    if missing(_NEEDED):
-        raise PlanError(
-            f"{flag}: this installation is light and has no prometheus-client, with which metrics "
-            "are written; add it: pip install prometheus-client"
-        )
+    _require_parts(flag)
     from asyncli.agent.wire import read_token
     from asyncli.live.serve import ServedAt, new_token
     from asyncli.web.address import is_loopback, parse_address
@@ -132,6 +128,20 @@ def web_place(
         token_file=values["web_token_file"],
         reference=values["reference"],
     )
+
+
+def _require_parts(flag: str) -> None:
+    """Raise :class:`PlanError` where this installation cannot serve what ``flag`` asks for."""
+    if flag == "--web" and not has_pages():
+        raise PlanError(
+            "--web: the page is not a part of this installation (--metrics of a soak is); "
+            f"{how_to_install()}"
+        )
+    if missing(_NEEDED):
+        raise PlanError(
+            f"{flag}: this installation is light and has no prometheus-client, with which metrics "
+            "are written; add it: pip install prometheus-client"
+        )
 
 
 def web_lines(place: ServedAt, port: int) -> list[str]:

@@ -50,8 +50,8 @@ _BOUNDS_S = (
 )
 
 _LATENCY = (
-    "heartbeat, answered minus due; without the answers until clients were back from events, which "
-    "are told with these"
+    "heartbeat, answered minus due; answers that came before a client was back from an event are "
+    "in the event's own numbers"
 )
 
 _HOUR_S = 3600.0

@@ -4,6 +4,7 @@ some.
 
 from __future__ import annotations
 
+import importlib.resources
 import importlib.util
 from collections.abc import Iterable
 from functools import cache
@@ -32,6 +33,11 @@ def missing(modules: Iterable[str]) -> list[str]:
 def can_compute() -> bool:
     """Whether costs and drift can be computed here."""
     return not missing(NUMERIC)
+
+
+def has_pages() -> bool:
+    """Whether live pages can be served here: asyncli-light has no files of them."""
+    return (importlib.resources.files("asyncli.live") / "assets").is_dir()
 
 
 def needed_by(command: str) -> tuple[str, ...]:

@@ -496,7 +496,7 @@ _OF_EVENTS: Sequence[Quantity] = (
     Quantity(
         "events.*.no_answers_at_most_s",
         "s",
-        "the most that no_answers_s may be: the same where it is wholly known",
+        "the longest that no_answers_s may have been: the same where it is exactly known",
     ),
     Quantity(
         "events.*.stood_still_s",
@@ -506,7 +506,7 @@ _OF_EVENTS: Sequence[Quantity] = (
     Quantity(
         "events.*.stood_still_at_most_s",
         "s",
-        "the most that stood_still_s may be, by the readings before and after it",
+        "the longest that stood_still_s may have been, by the readings before and after it",
     ),
     Quantity(
         "events.*.least_held",

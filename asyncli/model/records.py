@@ -358,9 +358,8 @@ class EventCounts(msgspec.Struct):
     #: Of those who were heard again, those who awaited the answer to a request. Older run files
     #: lack it.
     awaited: Count = 0
-    #: Of these, of whose requests the server's kernel had not acknowledged all, as far as theirs
-    #: knew:
-    #: how long after that their own kernels were to send it again (ms).
+    #: Of these, those with a request that the server's kernel had not acknowledged, as far as their
+    #: own kernels knew: how long after that these were to send it again (ms).
     resends_ms: Histogram = msgspec.field(default_factory=Histogram)
     #: TCP segments of those who come back that were sent again before their first answer: the
     #: second, by its number, in which their connect or request began -> segments; and those of

@@ -244,17 +244,20 @@ def wide_values(difference: Difference) -> list[str]:
     notes = []
     below_first, above_second = difference.larger_than_seen
     if below_first:
-        notes.append(_WIDE.format(name, f"below -{first}", first, first_most))
+        notes.append(_beyond(name, f"below -{first}", first, first_most))
     if above_second:
-        notes.append(_WIDE.format(name, f"above {second}", second, second_most))
+        notes.append(_beyond(name, f"above {second}", second, second_most))
     return notes
 
 
-#: The name of a number, whither the interval of its difference reaches, of which run the value is,
-#: and how large it may be.
-_WIDE = (
-    "The interval of {0} reaches {1}, since {2} itself may be more: up to {3} by its own interval."
-)
+def _beyond(name: str, reaches: str, run: str, most: str) -> str:
+    """Why the interval of a number's difference ``reaches`` so far: the value of ``run`` may be as
+    large as ``most``.
+    """
+    return (
+        f"The interval of {name} reaches {reaches}, since {run} itself may be more: up to {most} "
+        "by its own interval."
+    )
 
 
 def headline(rows: Sequence[Difference]) -> str:

@@ -15,12 +15,12 @@ from asyncli.report.thresholds import differences_shown, parse, value_shown
 _VIEW = doc.View.PAGE | doc.View.SUMMARY
 _CODES = (limit_kept.code, limit_crossed.code, limit_unknown.code)
 _HOW = (
-    "Before: the weighted mean of so many baseline runs. A limit is crossed if the difference is "
-    "surely above 0, and not surely below the limit. Without any difference 1 run in 100 is called "
-    "worse at most, and of runs that are worse by the limit 5 in 100 are missed at most. The "
-    "interval between has half of these chances; looks while the run goes on share the other half, "
-    "so theirs are wider. That of a latency includes the difference without what asyncli itself "
-    "sent later or earlier than before."
+    "Before: the weighted mean of the baseline runs (column runs). A limit is crossed if the "
+    "difference is surely above 0, and not surely below the limit. Without any difference 1 run in "
+    "100 is called worse at most, and of runs that are worse by the limit 5 in 100 are missed at "
+    "most. The interval between has half of these chances; looks while the run goes on share the "
+    "other half, so theirs are wider. For a latency the interval also covers by how much asyncli "
+    "itself sent later or earlier than before."
 )
 #: So many reasons for which baseline runs are left out are told of a limit.
 _MOST_REASONS = 3

@@ -154,7 +154,7 @@ class Outcome(msgspec.Struct, frozen=True):
     of. ``worsening``: the difference from the baseline runs, or why there is none; None for other
     limits. ``why``: the reason for no value, or why it is at most this one; "" where none is known.
     ``has_more``: more than the value, which is as far as the run goes; ``so_far``: as far as it had
-    gone when that was judged. ``beyond_lateness_ms``: of a
+    gone when that was judged. ``is_least``: at least the value. ``beyond_lateness_ms``: of a
     latency whose limit is undecided for asyncli's own lateness, what is surely left without it.
     ``not_judged``: why it says nothing of the run; None of one that is kept, crossed or undecided.
     ``by_shared_memory``: it is undecided with an interval that reaches to shared memory which may
@@ -169,6 +169,7 @@ class Outcome(msgspec.Struct, frozen=True):
     worsening: Worsening | str | None = None
     why: str = ""
     has_more: bool = False
+    is_least: bool = False
     so_far: bool = False
     beyond_lateness_ms: float | None = None
     not_judged: NotJudged | None = None
@@ -210,13 +211,18 @@ class Outcome(msgspec.Struct, frozen=True):
             return f"{amount} at most: {self.why}"
         if self.has_more:
             return f"more than {amount}{_UP_TO[self.so_far]}"
+        if self.is_least:
+            return f"{amount} at least"
         if self.beyond_lateness_ms is not None:
             left = value_shown(key, self.beyond_lateness_ms)
             return f"{amount} with asyncli's own lateness, and at least {left} without it"
         if isinstance(self.worsening, Worsening):
             return f"{amount}, {_compared(self.threshold, self.worsening)}"
+        return self._with_interval_and_share(amount)
+
+    def _with_interval_and_share(self, amount: str) -> str:
         if self.ci95 is not None:
-            low, high = (value_shown(key, end) for end in self.ci95)
+            low, high = (value_shown(self.threshold.key, end) for end in self.ci95)
             amount += f" (95 % interval {low} to {high})"
         if self.whole and self.threshold.whole is not None:
             share = _percent(self.value / self.whole * 100)
@@ -572,8 +578,12 @@ def _of_bounded_time(
     if most_s == value:
         return None
     crossed = _is_crossed_within(threshold.comparison, value, most_s, bound)
+    is_from_above = threshold.comparison in (">", ">=")
+    if crossed is not None and crossed is is_from_above:
+        return Outcome(threshold, value, crossed, is_least=True)
     if crossed is not None:
-        return Outcome(threshold, value, crossed, has_more=crossed)
+        why = "when it began or ended is not exactly known"
+        return Outcome(threshold, most_s, crossed, why=why)
     bounds = [f"{format_duration(value)} at least"]
     if most_s is not None:
         bounds.append(f"{format_duration(most_s)} at most")

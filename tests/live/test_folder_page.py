@@ -14,13 +14,12 @@ from typing import Any
 
 import aiohttp
 import pytest
-from programs import DEADLINE_S, complaint, here
+from programs import DEADLINE_S, here
 from recording import new_run, write_run
 from synthetic_run import a_run
 from test_page_server import AS_OWNER, TOKEN, status
 from yarl import URL
 
-from asyncli.cli import watch
 from asyncli.live import open_runs, run_list
 from asyncli.live.folder_server import FolderServer
 from asyncli.live.run_list import RunList
@@ -290,10 +289,3 @@ async def test_an_empty_folder_and_one_that_vanishes_are_one_line(tmp_path: Path
                 await asyncio.sleep(0.1)
         assert "be listed" in document["problem"]
         assert "\n" not in document["problem"]
-
-
-def test_a_light_installation_has_the_page_of_a_run_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "is_installed", lambda module: module != "asyncli.live.folder_server")
-    done = here(tmp_path, "watch", ".", "--web")
-    assert (done.status, done.out) == (2, "")
-    assert "folder" in complaint(done)

@@ -259,6 +259,7 @@ def test_a_light_runner_soaks_and_leaves_the_costs_to_a_full_asyncli(environment
         ("lab", "haproxy"),
         ("report", "run.db", "--html", "run.html"),
         ("report", "run.db", "--plots", "plots"),
+        ("watch", "run.db", "--web"),
         ("soak", "--fail-if", "cost.server_user > 1kB", "http://127.0.0.1:1/"),
     ],
     ids=lambda words: " ".join(words[:3]),
