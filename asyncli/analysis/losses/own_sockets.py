@@ -66,9 +66,16 @@ def all_sent_again(run: Run) -> list[SegmentsAgain]:
     """What our own sockets have sent again, by when it was seen, without what silences
     swallowed.
     """
-    ends_s = {tick.second: t_s for t_s, tick in run.ticks}
+    # When the seconds of this part of the run ended, by their numbers.
+    ends_s: dict[int, float] = {}
+    last_second = 0
     told = []
     for t_s, tick in run.ticks:
+        if tick.second <= last_second:
+            # A resumed run counts its seconds anew, and nothing outlives an interruption.
+            ends_s.clear()
+        last_second = tick.second
+        ends_s[tick.second] = t_s
         own = tick.tcp
         if own is None or not own.segments:
             continue
