@@ -154,8 +154,11 @@ def events_with_most(
     times = _times(run)
     rose = [time for time in times if _rose_with(run, time, by_second)]
     belongs = [(_near(rose, run, t_s - TICK_S), count) for t_s, count in counts]
-    for time in times:
-        belongs.append(([time], own.get(time.event.fields["number"], 0)))
+    time_of = {time.event.fields["number"]: time for time in times}
+    for number, count in own.items():
+        # That of an event without a time, such as churn, is of the whole as well.
+        near = [time_of[number]] if number in time_of else []
+        belongs.append((near, count))
     return _with_most(times, belongs)
 
 

@@ -12,7 +12,7 @@ from asyncli.analysis.losses.unanswered import period_s
 from asyncli.analysis.totals import fold
 from asyncli.core.histogram import Histogram
 from asyncli.findings.run import stopped_by_user
-from asyncli.model.records import Deaths, EventCounts, Gap, ProtocolCounts, RunEvent, TcpCounts
+from asyncli.model.records import CHURN, Deaths, EventCounts, Gap, ProtocolCounts, RunEvent, TcpCounts
 from asyncli.model.run import Run
 from asyncli.model.units import LONGEST_S
 
@@ -275,6 +275,22 @@ def test_connects_that_were_sent_again_belong_to_the_event_of_their_client_and_t
     assert [event["number"] for event in told.fields["events"]] == [1]
     assert (told.fields["count"], told.fields["in_events"], told.fields["times"]) == (510, 500, 1)
     assert (told.fields["from_s"], told.fields["to_s"]) == pytest.approx((27.0, 38.0), abs=1.0)
+
+
+@pytest.mark.parametrize("of_whom", ["churn", "a command whose end was not seen"])
+def test_what_an_event_without_a_time_sent_again_is_of_the_whole(of_whom: str) -> None:
+    """The storm's five hundred are not half of all then."""
+    run = stormed(known=True)
+    number = CHURN if of_whom == "churn" else 3
+    if of_whom != "churn":
+        run.plan = msgspec.structs.replace(run.plan, events=(*run.plan.events, "40s run restart"))
+        run.events.append(RunEvent("run", 29.5, None, "restart", {"number": number, "took_s": 0.0}))
+    [tick] = [tick for t_s, tick in run.ticks if 37 < t_s <= 38]
+    assert tick.tcp is not None
+    tick.tcp.segments += 600
+    tick.events[number] = EventCounts(opened=600, sent_again={tick.second - 7: 600})
+    (told,) = packets_lost(msgspec.structs.replace(run))
+    assert (told.fields["count"], told.fields["in_events"]) == (1_110, 0)
 
 
 def test_of_older_runs_only_the_time_of_their_reading_is_known() -> None:
