@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
@@ -22,16 +23,15 @@ def events_begun_in(run: Run, from_s: float) -> list[EventWords]:
     then, but had not settled, may be the reason too if it began later than that one, and if the
     user made no mark since its end.
     """
-    return [words_of(near.event) for near in _near(_times(run), run, from_s)]
+    return [words_of(near.event) for near in _near(times_of_events(run), run, from_s)]
 
 
-def events_of_silence(run: Run, from_s: float) -> list[EventWords]:
+def events_of_silence(run: Run, from_s: float, times: Sequence[EventTime]) -> list[EventWords]:
     """The events to which a silence belongs: the second that ended at ``from_s`` is the last one
     with an answer. The instant of that, or where it was not recorded how many came in that second,
     tells when the silence began; events are left out by whose beginning more answers were due since
-    then than chance may leave out.
+    then than chance may leave out. ``times``: of all events, which a caller asks for once.
     """
-    times = _times(run)
     since_s = from_s - TICK_S
     usual = run.ticks_between(since_s - EVENT_SETTLES_S, since_s + TICK_S / 2)
     last = run.ticks_between(from_s - TICK_S / 2, from_s + TICK_S / 2)
@@ -66,7 +66,7 @@ def events_begun_by(run: Run, read_s: float) -> list[EventWords]:
     return begun or events_begun_in(run, read_s - TICK_S / 2)
 
 
-class _Time(NamedTuple):
+class EventTime(NamedTuple):
     """An event: when it began, when it was over, and when what it did has settled (s)."""
 
     event: RunEvent
@@ -74,13 +74,18 @@ class _Time(NamedTuple):
     over_s: float
     settled_s: float
 
+    @property
+    def number(self) -> int:
+        number: int = self.event.fields["number"]
+        return number
 
-def _times(run: Run) -> list[_Time]:
+
+def times_of_events(run: Run) -> list[EventTime]:
     """Those of all events of the plan that did something, in the order of their instants."""
     return [_time_of(run, event, run.event_windows) for event in _events(run)]
 
 
-def _time_of(run: Run, event: RunEvent, windows: Mapping[int, Gap]) -> _Time:
+def _time_of(run: Run, event: RunEvent, windows: Mapping[int, Gap]) -> EventTime:
     """A command is over when it has ended and all are back whom the server ended meanwhile, and has
     settled some time after its end, also where another event begins meanwhile; of another event the
     window has both.
@@ -90,13 +95,13 @@ def _time_of(run: Run, event: RunEvent, windows: Mapping[int, Gap]) -> _Time:
     if window is not None:
         window_s = math.inf if window.end_s is None else window.end_s
     if event.kind != "run":
-        return _Time(event, event.at_s, window_s, window_s)
+        return EventTime(event, event.at_s, window_s, window_s)
     command_s = run.stop_s if event.end_s is None else event.end_s
     over_s = max(command_s, window_s)
-    return _Time(event, event.at_s, over_s, max(over_s, command_s + EVENT_SETTLES_S))
+    return EventTime(event, event.at_s, over_s, max(over_s, command_s + EVENT_SETTLES_S))
 
 
-def _near(times: Sequence[_Time], run: Run, from_s: float) -> list[_Time]:
+def _near(times: Sequence[EventTime], run: Run, from_s: float) -> list[EventTime]:
     """As of :func:`events_begun_in`."""
     near = [time for time in times if time.began_s - TICK_S < from_s <= time.settled_s]
     if not near:
@@ -151,15 +156,18 @@ def events_with_most(
     its number.
     """
     by_second = dict(counts)
-    times = _times(run)
+    times = times_of_events(run)
     rose = [time for time in times if _rose_with(run, time, by_second)]
     belongs = [(_near(rose, run, t_s - TICK_S), count) for t_s, count in counts]
-    for time in times:
-        belongs.append(([time], own.get(time.event.fields["number"], 0)))
+    time_of = {time.number: time for time in times}
+    for number, count in own.items():
+        # That of an event without a time, such as churn, is of the whole as well.
+        near = [time_of[number]] if number in time_of else []
+        belongs.append((near, count))
     return _with_most(times, belongs)
 
 
-def _rose_with(run: Run, time: _Time, counts: Mapping[float, int]) -> bool:
+def _rose_with(run: Run, time: EventTime, counts: Mapping[float, int]) -> bool:
     """Whether more of the answers were counted in an event's time than in the seconds before it;
     also where none came before.
     """
@@ -198,18 +206,20 @@ def events_when_due(run: Run, due: Sequence[tuple[float, int]]) -> InTime:
 
 
 def _with_most(
-    times: Sequence[_Time], near_by_second: Sequence[tuple[Sequence[_Time], int]]
+    times: Sequence[EventTime], near_by_second: Sequence[tuple[Sequence[EventTime], int]]
 ) -> InTime:
     """Of ``times`` those to which a tenth or more of the counts belongs."""
-    of = sum(count for _, count in near_by_second)
-    named = []
-    for time in times:
-        came = sum(count for near, count in near_by_second if time in near)
-        if came >= max(1.0, PART * of):
-            named.append(time)
+    of = 0
+    came_in_time_of: Counter[int] = Counter()
+    for near, count in near_by_second:
+        of += count
+        for time in near:
+            came_in_time_of[time.number] += count
+    named = [time for time in times if came_in_time_of[time.number] >= max(1.0, PART * of)]
+    numbers = {time.number for time in named}
     came = 0
     for near, count in near_by_second:
-        if any(time in named for time in near):
+        if any(time.number in numbers for time in near):
             came += count
     if 2 * came < of:
         return InTime([], 0)

@@ -19,7 +19,7 @@ from asyncli.analysis.due import Spans, latencies_of_due
 from asyncli.analysis.event_pace import EventPace, event_pace
 from asyncli.analysis.in_vain import InVain, in_vain
 from asyncli.analysis.least_held import LeastHeld
-from asyncli.analysis.losses.own_sockets import SegmentsAgain, all_sent_again
+from asyncli.analysis.losses.own_sockets import SegmentsByOrigin, all_sent_again
 from asyncli.analysis.noticed import Noticed, noticed_by_event
 from asyncli.analysis.server_count import has_other_connections
 from asyncli.analysis.slope import MOST_BINS, PAGES
@@ -237,7 +237,7 @@ class _Known(NamedTuple):
     collected: bool
     least_held: LeastHeld
     closings: Sequence[ClosedBy]
-    sent_again: Sequence[SegmentsAgain]
+    sent_again: SegmentsByOrigin
 
 
 def provoked(run: Run, memory: Series, *, collected: bool = False) -> dict[int, Provoked]:
@@ -265,7 +265,7 @@ def provoked(run: Run, memory: Series, *, collected: bool = False) -> dict[int, 
         moves=_moves_by_itself(run, memory),
         least_held=LeastHeld(run),
         closings=closed_by_commands(run, noticed),
-        sent_again=all_sent_again(run),
+        sent_again=SegmentsByOrigin(all_sent_again(run)),
     )
     silences = longest_without_answers(run)
     standstills = longest_by_event(run)
@@ -343,18 +343,14 @@ def _provoked(
 
 
 def _segments_sent_again(
-    number: int, window: Gap, counts: EventCounts, sent_again: Sequence[SegmentsAgain]
+    number: int, window: Gap, counts: EventCounts, sent_again: SegmentsByOrigin
 ) -> int:
     """What an event's clients sent again, in its silence or on their way back; and what others did
     whose connect or request began in its time.
     """
     assert window.end_s is not None
-    segments = counts.sent_again_silent
-    for sent in sent_again:
-        is_in_time = window.start_s <= sent.began_s <= window.end_s
-        if sent.event == number or (sent.event is None and is_in_time):
-            segments += sent.segments
-    return segments
+    of_clients = counts.sent_again_silent + sent_again.of_event(number)
+    return of_clients + sent_again.of_others(window.start_s, window.end_s)
 
 
 def _cut_after_s(run: Run, number: int, window: Gap) -> float | None:

@@ -15,7 +15,7 @@ import math
 from typing import NamedTuple
 
 from asyncli.analysis.constants import FEWEST
-from asyncli.analysis.event_times import events_of_silence
+from asyncli.analysis.event_times import events_of_silence, times_of_events
 from asyncli.analysis.losses.unanswered import usual_wait_s
 from asyncli.model.records import Tick
 from asyncli.model.run import TICK_S, Run, answered_between
@@ -69,11 +69,12 @@ def longest_without_answers(run: Run) -> dict[int, WithoutAnswers]:
     # Ticks are a little early or late.
     long_s = 1.9 * TICK_S + usual_s
     begun_s = {event.fields.get("number"): event.at_s for event in run.events}
+    times = times_of_events(run)
     longest: dict[int, WithoutAnswers] = {}
     for outage in outages:
         if outage.since(-math.inf).at_most_s < long_s:
             continue
-        for event in events_of_silence(run, outage.from_s):
+        for event in events_of_silence(run, outage.from_s, times):
             number = event["number"]
             lasted = outage.since(begun_s[number])
             if lasted.at_most_s >= long_s:

@@ -293,8 +293,10 @@ def packets_sent_again(
     ``events``: those of the plan whose clients sent most of these segments on their way back, or in
     whose time most of the connects and requests began, ``in_events`` of the segments; with 0 of
     them, those in whose time it began. ``in_all``: so many asyncli's connections sent again in the
-    run; too few for a finding in other seconds, or for another reason. Not what a client sent that
-    an event of the plan had fall silent: nothing but the silence lost that.
+    run. ``count`` lacks those of spans of ten seconds in which they were fewer than ten, or
+    less than 1 %; and since connects that met TIME_WAIT are told apart, each of the two findings
+    lacks those of the other. Neither number has what a client sent that an event of the plan had
+    fall silent: nothing but the silence lost that.
 
     An info where connects met sockets in TIME_WAIT: for a minute the kernel keeps the sockets of
     connections that the server has ended, and where nothing listens it answers a connect from the

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import MagicMock, Mock
 
 import msgspec
 import pytest
@@ -10,8 +11,10 @@ from synthetic_run import a_run, cut, spread, without
 from test_slowness import silent, slow
 
 from asyncli.analysis.drift import drifts
+from asyncli.analysis.losses import slowness
 from asyncli.analysis.losses.attribution import diagnose
 from asyncli.analysis.losses.loss_findings import statuses
+from asyncli.analysis.losses.own_sockets import SegmentsAgain
 from asyncli.analysis.losses.slowness import slow_answers, stalls
 from asyncli.analysis.provoked import provoked
 from asyncli.analysis.totals import fold
@@ -219,6 +222,44 @@ def test_of_many_silences_those_in_the_time_of_an_event_are_named_first() -> Non
     assert len(others) == MOST_PERIODS
     assert [bool(other["events"]) for other in others] == [False, False, True]
     assert "periods, such" in finding.evidence
+
+
+def test_of_many_silences_no_more_are_looked_at_than_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of many events has a silence: the times of all events are put together once."""
+    run = silent(0, 0)
+    firsts = range(14, 64, 5)
+    for number, first in enumerate(firsts, start=1):
+        run = command(run, begun_s=first - 0.1, took_s=0.5, number=number)
+    for t_s, tick in run.ticks:
+        if any(first < t_s < first + 3 for first in firsts):
+            tick.answered, tick.awaiting = 0, 9
+    looked_at = Mock(wraps=slowness.events_of_silence)
+    put_together = Mock(wraps=slowness.times_of_events)
+    monkeypatch.setattr(slowness, "events_of_silence", looked_at)
+    monkeypatch.setattr(slowness, "times_of_events", put_together)
+    [finding] = stalls(run)
+    assert finding.fields["times"] == len(firsts)
+    assert all(other["events"] for other in finding.fields["others"])
+    assert (looked_at.call_count, put_together.call_count) == (1 + MOST_PERIODS, 1)
+
+
+def test_what_was_sent_again_is_gone_through_once_for_all_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = a_run(1_000)
+    for number, begun_s in enumerate((20.0, 35.0, 50.0), start=1):
+        run = command(run, begun_s=begun_s, took_s=0.5, number=number)
+    sent_again = MagicMock()
+    sent_again.__iter__.side_effect = lambda: iter(
+        [
+            SegmentsAgain(began_s=20.5, seen_s=24.0, segments=3),
+            SegmentsAgain(began_s=34.0, seen_s=36.0, segments=5),
+            SegmentsAgain(began_s=36.0, seen_s=36.0, segments=7),
+            SegmentsAgain(began_s=51.0, seen_s=52.0, segments=11, event=2),
+        ]
+    )
+    monkeypatch.setattr("asyncli.analysis.provoked.all_sent_again", lambda _: sent_again)
+    done = provoked(run, run.series(metrics.SERVER_PSS_BYTES))
+    assert [done[number].segments_sent_again for number in (1, 2, 3)] == [3, 7 + 11, 0]
+    assert sent_again.__iter__.call_count == 1
 
 
 def test_a_path_that_was_down_is_looked_at_before_a_command() -> None:

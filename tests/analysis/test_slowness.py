@@ -6,12 +6,13 @@ import msgspec
 import pytest
 from synthetic_run import a_run, spread
 
+from asyncli.analysis.losses.own_sockets import all_sent_again
 from asyncli.analysis.losses.slowness import not_heard, packets_lost, slow_answers, stalls, unheard
 from asyncli.analysis.losses.unanswered import period_s
 from asyncli.analysis.totals import fold
 from asyncli.core.histogram import Histogram
 from asyncli.findings.run import stopped_by_user
-from asyncli.model.records import Deaths, EventCounts, ProtocolCounts, RunEvent, TcpCounts
+from asyncli.model.records import CHURN, Deaths, EventCounts, Gap, ProtocolCounts, RunEvent, TcpCounts
 from asyncli.model.run import Run
 from asyncli.model.units import LONGEST_S
 
@@ -276,10 +277,43 @@ def test_connects_that_were_sent_again_belong_to_the_event_of_their_client_and_t
     assert (told.fields["from_s"], told.fields["to_s"]) == pytest.approx((27.0, 38.0), abs=1.0)
 
 
+@pytest.mark.parametrize("of_whom", ["churn", "a command whose end was not seen"])
+def test_what_an_event_without_a_time_sent_again_is_of_the_whole(of_whom: str) -> None:
+    """The storm's five hundred are not half of all then."""
+    run = stormed(known=True)
+    number = CHURN if of_whom == "churn" else 3
+    if of_whom != "churn":
+        run.plan = msgspec.structs.replace(run.plan, events=(*run.plan.events, "40s run restart"))
+        run.events.append(RunEvent("run", 29.5, None, "restart", {"number": number, "took_s": 0.0}))
+    [tick] = [tick for t_s, tick in run.ticks if 37 < t_s <= 38]
+    assert tick.tcp is not None
+    tick.tcp.segments += 600
+    tick.events[number] = EventCounts(opened=600, sent_again={tick.second - 7: 600})
+    (told,) = packets_lost(msgspec.structs.replace(run))
+    assert (told.fields["count"], told.fields["in_events"]) == (1_110, 0)
+
+
 def test_of_older_runs_only_the_time_of_their_reading_is_known() -> None:
     (told,) = packets_lost(stormed(known=False))
     assert (told.fields["count"], told.fields["in_events"]) == (510, 510)
     assert told.fields["from_s"] == pytest.approx(37.0, abs=1.0)
+
+
+def test_a_resumed_run_counts_its_seconds_anew() -> None:
+    """Each part has its own: what began in a second of the first part was not seen before it began."""
+    run = a_run(1000, hold_s=120.0)
+    resumed_s = 60.0
+    run.gaps.append(Gap(50.0, resumed_s))
+    run.ticks[:] = [(t_s, tick) for t_s, tick in run.ticks if not 50.0 < t_s <= resumed_s]
+    for part in ([row for row in run.ticks if row[0] <= 50.0], [row for row in run.ticks if row[0] > resumed_s]):
+        for second, (_, tick) in enumerate(part, start=1):
+            tick.second = second
+    instants = []
+    for seen_s in (30.0, 80.0):
+        [(t_s, tick)] = [(t_s, tick) for t_s, tick in run.ticks if seen_s < t_s <= seen_s + 1.0]
+        tick.tcp = TcpCounts(segments=20, begun={tick.second - 3: 20})
+        instants.append(t_s)
+    assert [(sent.began_s, sent.seen_s) for sent in all_sent_again(run)] == [pytest.approx((t_s - 3.0, t_s)) for t_s in instants]
 
 
 def test_few_that_were_sent_again_at_another_time_are_only_in_the_sum() -> None:

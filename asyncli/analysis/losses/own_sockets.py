@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -62,13 +63,48 @@ class SegmentsAgain(NamedTuple):
     event: int | None = None
 
 
+class SegmentsByOrigin:
+    """How many of ``segments`` clients on their way back from each event sent again, and how many
+    others did whose connect or request began in a time.
+    """
+
+    def __init__(self, segments: Iterable[SegmentsAgain]) -> None:
+        self._of_events: Counter[int] = Counter()
+        others = []
+        for sent in segments:
+            if sent.event is None:
+                others.append((sent.began_s, sent.segments))
+            else:
+                self._of_events[sent.event] += sent.segments
+        others.sort()
+        self._began_s = [began_s for began_s, _ in others]
+        # So many in all before each of these instants, and in the end.
+        self._before = list(itertools.accumulate((count for _, count in others), initial=0))
+
+    def of_event(self, number: int) -> int:
+        return self._of_events[number]
+
+    def of_others(self, from_s: float, to_s: float) -> int:
+        """Of those that began between the two instants, both included."""
+        first = bisect.bisect_left(self._began_s, from_s)
+        after = bisect.bisect_right(self._began_s, to_s)
+        return self._before[after] - self._before[first]
+
+
 def all_sent_again(run: Run) -> list[SegmentsAgain]:
     """What our own sockets have sent again, by when it was seen, without what silences
     swallowed.
     """
-    ends_s = {tick.second: t_s for t_s, tick in run.ticks}
+    # When the seconds of this part of the run ended, by their numbers.
+    ends_s: dict[int, float] = {}
+    last_second = 0
     told = []
     for t_s, tick in run.ticks:
+        if tick.second <= last_second:
+            # A resumed run counts its seconds anew, and nothing outlives an interruption.
+            ends_s.clear()
+        last_second = tick.second
+        ends_s[tick.second] = t_s
         own = tick.tcp
         if own is None or not own.segments:
             continue

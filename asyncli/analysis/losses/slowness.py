@@ -16,12 +16,14 @@ import msgspec
 
 from asyncli.analysis.constants import FEWEST, MISSED_S, PART, WORTH_TELLING
 from asyncli.analysis.event_times import (
+    EventTime,
     InTime,
     events_begun_in,
     events_of_silence,
     events_when_due,
     events_with_most,
     mark_before,
+    times_of_events,
 )
 from asyncli.analysis.losses.own_sockets import (
     SegmentsAgain,
@@ -74,6 +76,7 @@ def stalls(run: Run) -> list[Finding]:
     every_s = period_s([stretch.from_s for stretch in stretches])
     words = (server.label, why, evidence.requests, len(stretches), evidence.cores, every_s)
     since_s, until_s = _between_answers(run, longest)
+    times = times_of_events(run)
     return [
         latency.no_answers(
             since_s,
@@ -81,27 +84,32 @@ def stalls(run: Run) -> list[Finding]:
             waited,
             *words,
             page_silent=bool(evidence.silent),
-            events=events_of_silence(run, from_s),
+            events=events_of_silence(run, from_s, times),
             mark=mark_before(run, from_s),
-            others=_named_beside(run, longest, stretches),
+            others=_named_beside(run, times, longest, stretches),
         )
     ]
 
 
 def _named_beside(
-    run: Run, longest: Silence, stretches: Sequence[Silence]
+    run: Run, times: Sequence[EventTime], longest: Silence, stretches: Sequence[Silence]
 ) -> list[latency.PeriodWords]:
     """The first of the stretches beside the longest; those in the time of an event come before the
-    rest, since these have other reasons.
+    rest, since these have other reasons. ``times``: those of all events.
     """
-    others: list[latency.PeriodWords] = []
+    in_events: list[latency.PeriodWords] = []
+    outside: list[latency.PeriodWords] = []
     for stretch in stretches:
-        if stretch != longest:
-            since_s, until_s = _between_answers(run, stretch)
-            events = events_of_silence(run, stretch.from_s)
-            others.append({"from_s": since_s, "to_s": until_s, "events": events})
-    others.sort(key=lambda period: not period["events"])
-    return sorted(others[: latency.MOST_PERIODS], key=lambda period: period["from_s"])
+        if len(in_events) == latency.MOST_PERIODS:
+            break
+        if stretch == longest:
+            continue
+        since_s, until_s = _between_answers(run, stretch)
+        events = events_of_silence(run, stretch.from_s, times)
+        periods = in_events if events else outside
+        periods.append({"from_s": since_s, "to_s": until_s, "events": events})
+    named = [*in_events, *outside][: latency.MOST_PERIODS]
+    return sorted(named, key=lambda period: period["from_s"])
 
 
 def _between_answers(run: Run, stretch: Silence) -> tuple[float, float]:
