@@ -585,7 +585,7 @@ def _comeback(event: EventPart) -> str:
         parts.append(f"{lost} went with a process of asyncli's own before being back")
     if event.waiting:
         waiting = f"{_so_many(event.waiting)} not to be back {before_when(event)}"
-        parts.append(f"{waiting}{awaited_kernel(event)}")
+        parts.append(f"{waiting}{why_not_to_be_back(event)}")
     if event.unheard:
         parts.append(
             f"whether {_so_many(event.unheard)} back cannot be told: the server sent nothing since"
@@ -647,13 +647,17 @@ def _under_way(event: EventPart) -> str:
     return text
 
 
-def awaited_kernel(event: EventPart) -> str:
+def why_not_to_be_back(event: EventPart) -> str:
     """Why those who are heard again on their old connections were not to be back before the drain;
-    "" of all others.
+    "" of all others. They are counted as one: who was on the first way back for no longer than
+    others took, and who waited for a kernel.
     """
     if event.then != "return" or _is_cut(event):
         return ""
-    return ", as no kernel had sent again yet what was lost in the silence"
+    return (
+        ", as the way back had taken no longer than that of others, or no kernel had sent again "
+        "yet what was lost in the silence"
+    )
 
 
 def _error_answers(event: EventPart) -> list[str]:
