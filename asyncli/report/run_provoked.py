@@ -599,7 +599,7 @@ def _comeback(event: EventPart) -> str:
 
 def _sent_again(event: EventPart) -> list[str]:
     """Of those who were heard again: how many awaited an answer, of how many of their requests the
-    server's kernel had acknowledged nothing and when their own kernels were to send these again,
+    server's kernel had acknowledged nothing and when their own kernel was to send these again,
     and how many connected anew instead.
     """
     parts = []
@@ -634,8 +634,8 @@ def _under_way(event: EventPart) -> str:
         when = f"{format_duration(sent.first_s)} to {when}"
     requests = format_many(sent.requests, "request")
     unacknowledged = (
-        f"{requests} had not been acknowledged, and their own kernels were to send "
-        f"{'it' if sent.requests == 1 else 'them'} again {when} after that"
+        f"{requests} had not been acknowledged, and the clients' own kernel was to send "
+        f"{'it' if sent.requests == 1 else 'them'} again {when} after the silence"
     )
     if not awaited:
         # A run file of an older version has only these.
