@@ -363,9 +363,13 @@ def _by_commands(event: EventPart) -> str:
     """
     text = ""
     for by in listed(event.closed_by):
-        count = "" if by.count == event.closed else f"{format_count(by.count)} of them "
-        before = "" if by.certain else ", if not before"
-        text += f", {count}by event {by.event}, as the others{before}"
+        count = f"{format_count(by.count)} of them "
+        if not by.certain:
+            # The server may have ended some before.
+            count = f"up to {count}"
+        elif by.count == event.closed:
+            count = ""
+        text += f", {count}by event {by.event}, which ended other connections too"
     return text
 
 
