@@ -140,7 +140,8 @@ class HeldConnections:
         self._ghosts: list[int] = []
         # Rows that fell silent while they awaited an answer, which may come once they hear again.
         self._owes_answer: set[int] = set()
-        # Rows that hear again, and still await that answer.
+        # Rows that hear again, and still await that answer: until they are back by it, are ended or
+        # fall silent once more.
         self._is_owed_late: set[int] = set()
         # Listeners that hear again after an event, and have had no message since.
         self._hears_again: set[int] = set()
@@ -340,6 +341,7 @@ class HeldConnections:
         the answer to a heartbeat.
         """
         self._hold_no_more(row)
+        self._is_owed_late.discard(row)
         if row in self.awaiting:
             del self.awaiting[row]
             return True
@@ -389,7 +391,6 @@ class HeldConnections:
             self.wheel.add(row, now + self._silence_s)
             return
         self.unproven.add(row)
-        self._is_owed_late.discard(row)
         if row in self._owes_answer:
             # A second heartbeat would take the first one's answer for its own.
             self._owes_answer.remove(row)
@@ -843,6 +844,7 @@ class HeldConnections:
         # Of what a silence has swallowed the latency tells nothing: it counts from its end.
         if latency_s > SENT_AGAIN_S or row in self._is_owed_late:
             self._count_sent_again(row, handle)
+        self._is_owed_late.discard(row)
         self._is_back(row, now, answer_s=latency_s)
 
     def _is_turned_away(self, row: int, answer: Event, now: float) -> bool:

@@ -411,7 +411,9 @@ def _shows_lower_limit(summary: Summary, first: Ceiling | None) -> bool:
 
 
 def _away_by_plan(summary: Summary) -> int:
-    """How many connections are not open at the hold's end because of the plan's events."""
+    """How many clients events had away at the hold's end, whatever kept them: no limit on how many
+    connections the server holds is to be sought for these.
+    """
     away = 0
     for event in summary.events or ():
         away += (event.gone or 0) + (event.waiting or 0) + (event.not_back or 0)

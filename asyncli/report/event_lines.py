@@ -13,7 +13,6 @@ from asyncli.model.records import handshakes_in_vain
 from asyncli.model.units import format_count, format_duration, format_many, was_or_were
 from asyncli.report.run_provoked import (
     at_addresses,
-    awaited_kernel,
     before_when,
     came_back,
     concerned,
@@ -21,6 +20,7 @@ from asyncli.report.run_provoked import (
     ending,
     listed,
     longest_away,
+    why_not_to_be_back,
     without_answers,
 )
 from asyncli.report.summary_parts import EventPart, known, took_nobody
@@ -194,7 +194,7 @@ def _were_back(event: EventPart) -> str:
 def _not_back(event: EventPart) -> list[str]:
     """Of those who were not, why."""
     counts = (
-        (event.waiting, f"{{were}} not to be back {before_when(event)}{awaited_kernel(event)}"),
+        (event.waiting, f"{{were}} not to be back {before_when(event)}{why_not_to_be_back(event)}"),
         (event.ended_again, "{were} ended by another event before that"),
         (event.lost_with_worker, "went with a process of asyncli's own before that"),
         (event.unheard, "to whom the server sent nothing since, so that nothing tells"),

@@ -21,7 +21,7 @@ from asyncli.report.format import (
     count_or_unknown,
     milliseconds,
 )
-from asyncli.report.run_provoked import event_blocks
+from asyncli.report.run_provoked import came_back, event_blocks
 from asyncli.report.summary import Summary
 from asyncli.report.summary_parts import Connections, EventPart
 
@@ -204,9 +204,18 @@ def heartbeats_section(summary: Summary) -> doc.Section:
     ]
     if summary.plan["first_beat"] == "now":
         blocks += _about_first_beats(beats.lateness_ms.p50, latency.p50)
-    if any(event.attempts for event in summary.events or []):
+    if any(_had_some_back(event) for event in summary.events or []):
         blocks.append(doc.Paragraph(_UNTIL_BACK, view=doc.FULL))
     return doc.Section("heartbeats", "Heartbeats", blocks, tight=True)
+
+
+def _had_some_back(event: EventPart) -> bool:
+    """Whether clients came back from an event: with a connect, or without one as they were heard or
+    read again.
+    """
+    if event.back is msgspec.UNSET or event.then == "gone":
+        return False
+    return came_back(event) > 0
 
 
 def _about_first_beats(late_ms: float | None, latency_ms: float | None) -> list[doc.Block]:

@@ -363,9 +363,13 @@ def _by_commands(event: EventPart) -> str:
     """
     text = ""
     for by in listed(event.closed_by):
-        count = "" if by.count == event.closed else f"{format_count(by.count)} of them "
-        before = "" if by.certain else ", if not before"
-        text += f", {count}by event {by.event}, as the others{before}"
+        count = f"{format_count(by.count)} of them "
+        if not by.certain:
+            # The server may have ended some before.
+            count = f"up to {count}"
+        elif by.count == event.closed:
+            count = ""
+        text += f", {count}by event {by.event}, which ended other connections too"
     return text
 
 
@@ -585,7 +589,7 @@ def _comeback(event: EventPart) -> str:
         parts.append(f"{lost} went with a process of asyncli's own before being back")
     if event.waiting:
         waiting = f"{_so_many(event.waiting)} not to be back {before_when(event)}"
-        parts.append(f"{waiting}{awaited_kernel(event)}")
+        parts.append(f"{waiting}{why_not_to_be_back(event)}")
     if event.unheard:
         parts.append(
             f"whether {_so_many(event.unheard)} back cannot be told: the server sent nothing since"
@@ -599,7 +603,7 @@ def _comeback(event: EventPart) -> str:
 
 def _sent_again(event: EventPart) -> list[str]:
     """Of those who were heard again: how many awaited an answer, of how many of their requests the
-    server's kernel had acknowledged nothing and when their own kernels were to send these again,
+    server's kernel had acknowledged nothing and when their own kernel was to send these again,
     and how many connected anew instead.
     """
     parts = []
@@ -634,8 +638,8 @@ def _under_way(event: EventPart) -> str:
         when = f"{format_duration(sent.first_s)} to {when}"
     requests = format_many(sent.requests, "request")
     unacknowledged = (
-        f"{requests} had not been acknowledged, and their own kernels were to send "
-        f"{'it' if sent.requests == 1 else 'them'} again {when} after that"
+        f"{requests} had not been acknowledged, and the clients' own kernel was to send "
+        f"{'it' if sent.requests == 1 else 'them'} again {when} after the silence"
     )
     if not awaited:
         # A run file of an older version has only these.
@@ -647,7 +651,7 @@ def _under_way(event: EventPart) -> str:
     return text
 
 
-def awaited_kernel(event: EventPart) -> str:
+def why_not_to_be_back(event: EventPart) -> str:
     """Why those who are heard again on their old connections were not to be back before the drain;
     "" of all others.
     """

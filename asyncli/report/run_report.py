@@ -204,22 +204,34 @@ def _headline(summary: Summary) -> str:
     if not held:
         requested = format_count(summary.connections.requested)
         return f"{requested} connections requested of {label}"
-    # Those whom an event left no time to come back are missing by the plan alone.
-    on_the_way = sum(event.waiting or 0 for event in summary.events or [])
-    headline = f"{format_count(held + on_the_way)} connections on {label}"
+    # Those who were not to be back yet are no shortfall, and held by nobody: both is told.
+    waiting = sum(event.waiting or 0 for event in summary.events or [])
+    headline = f"{format_count(held + waiting)} connections on {label}"
     if any(event.not_back for event in summary.events or []):
         requested = format_many(summary.connections.requested, "connection")
-        headline = f"{format_count(held + on_the_way)} of {requested} on {label}"
+        headline = f"{format_count(held + waiting)} of {requested} on {label}"
     lasted_s = _hold_s(summary)
     if lasted_s >= _A_HOLD_S and lost:
         headline += f" after {format_duration(lasted_s)}, {format_count(lost)} lost"
     elif lasted_s >= _A_HOLD_S:
         headline += f", held for {format_duration(lasted_s)}"
+    headline += _not_to_be_back(summary)
     if summary.run.decided:
         headline += ", ended early by asyncli"
     if interrupted(summary.findings):
         headline += ", stopped by the user"
     return headline
+
+
+def _not_to_be_back(summary: Summary) -> str:
+    """How many of the connections in the headline nobody held, as their clients were not to be back
+    yet. Of churn some are on their way at any time.
+    """
+    of_events = [event for event in summary.events or [] if event.kind != "churn"]
+    waiting = sum(event.waiting or 0 for event in of_events)
+    if not waiting:
+        return ""
+    return f", {format_count(waiting)} of them not to be back yet"
 
 
 def _hold_s(summary: Summary) -> float:

@@ -221,6 +221,7 @@ class Outcome(msgspec.Struct, frozen=True):
         return self._with_interval_and_share(amount)
 
     def _with_interval_and_share(self, amount: str) -> str:
+        assert self.value is not None
         if self.ci95 is not None:
             low, high = (value_shown(self.threshold.key, end) for end in self.ci95)
             amount += f" (95 % interval {low} to {high})"

@@ -136,13 +136,13 @@ def test_both_events_say_whom_the_command_ended() -> None:
     assert "10 more" in line_of(command, "http")
     assert "event 2" in _done(stall)
     assert "by event" in _comeback(stall)
-    assert "not before" not in _comeback(stall)
+    assert "up to" not in _comeback(stall)
     assert "10 that" in _command(command)
 
 
 def test_what_may_have_been_before_is_no_more_than_that() -> None:
     vanish, command = events_of(a_run(ends_s=[], unseen=10, words="vanish 10% for 20s then return"))
-    assert "not before" in _comeback(vanish)
+    assert "up to" in _comeback(vanish)
     assert "up to" in line_of(command, "http")
     assert "up to" in _command(command)
 

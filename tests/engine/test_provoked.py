@@ -647,6 +647,37 @@ def test_whom_no_kernel_sends_anything_for_as_long_as_it_was_silent_is_not_back(
     assert (event.waiting, event.back_ms.count) == (0, ALL - event.away)
 
 
+class _IsAsked(_SendsAgain):
+    """Notes when it is asked what a connection has sent again. From the return on it answers at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked_at: list[float] = []
+
+    def hear(self, handle: int) -> None:
+        super().hear(handle)
+        self.server = SimServer()
+
+    def retransmitted(self, handle: int) -> int:
+        self.asked_at.append(self.now)
+        return 0
+
+
+@pytest.mark.parametrize("timeout", ["20s", "2s"])
+def test_who_had_its_late_answer_or_lost_its_connection_awaits_it_no_more(timeout: str) -> None:
+    """What its next connections have sent again is asked only where their answers are late."""
+    net = _IsAsked()
+    orders = shard(events=[("20s", "vanish 100% for 8s then return"), ("50s", "storm")], keepalive=4, reconnect="now", timeout=timeout)
+    whole = added_up(*simulate(orders, net.server, 58.0, net=net))
+    assert whole.events[1].awaited > 0
+    assert whole.events[2].back_ms.count == ALL
+    hold_s = orders.ramp.end_s
+    assert [at for at in net.asked_at if hold_s + 45.0 < at < hold_s + 57.9] == []
+    # Once for each: as the late answer comes, or as the connection ends without one.
+    first_s = [at for at in net.asked_at if hold_s + 28.0 < at < hold_s + 45.0]
+    assert len(first_s) == whole.events[1].awaited
+
+
 class _HasSentAgain(_SendsAgain):
     """The kernel of who was silent had sent again five segments by its end."""
 

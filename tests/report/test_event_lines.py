@@ -11,7 +11,7 @@ from test_run_provoked import storm
 from asyncli.analysis.in_vain import InVain
 from asyncli.analysis.noticed import Noticed
 from asyncli.analysis.provoked import Back
-from asyncli.model.records import RunEvent
+from asyncli.model.records import EventCounts, RunEvent
 from asyncli.report import document as doc
 from asyncli.report.event_lines import event_lines
 from asyncli.report.run_report import run_document
@@ -47,13 +47,30 @@ def test_an_event_is_in_the_first_lines_and_has_a_section_before_the_costs() -> 
 
 def test_answers_that_are_in_no_latency_are_told_where_clients_came_back() -> None:
     """What is counted as answered is more than the latency has, by those who came back."""
+    # Who is heard again on the same connection is back without a connect.
+    heard_again = KINDS["provoked"]()
+    del heard_again.events[0]
+    for _, tick in heard_again.ticks:
+        tick.events.pop(1, None)
     told = []
-    for run in (KINDS["provoked"](), a_run(1_000, hold_s=60.0)):
+    for run in (KINDS["provoked"](), heard_again, a_run(1_000, hold_s=60.0)):
         document = run_document(summarise(run), "a.db")
         (beats,) = [section for section in document.sections if section.id == "heartbeats"]
         words = [doc.plain(block.words) for block in beats.blocks if isinstance(block, doc.Paragraph)]
         told.append(any("came back" in text and "latency" in text for text in words))
-    assert told == [True, False]
+    assert told == [True, True, False]
+
+
+@pytest.mark.parametrize(("number", "is_told"), [(1, True), (0, False)])
+def test_the_headline_says_who_was_not_to_be_back_yet(number: int, is_told: bool) -> None:
+    """They are in its number, and nobody held them; of churn some are on their way at any time."""
+    run = a_run(1_000, hold_s=60.0, events=("50s drop 10%",), churn=None if number else "1%/s")
+    run.events.append(RunEvent("churn" if number == 0 else "drop", 40.0, None, "drop 10%", {"number": number}))
+    for _, tick in run.ticks:
+        tick.held_at_drain = min(970, tick.held_at_drain)
+    run.ticks[-1][1].events[number] = EventCounts(chosen=30, ended=30, waiting=30)
+    headline = run_document(summarise(run), "a.db").headline
+    assert (headline.startswith("1,000"), "30 of" in headline) == (True, is_told)
 
 
 def test_marks_alone_have_no_line_and_stand_after_the_costs() -> None:

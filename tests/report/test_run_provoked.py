@@ -115,19 +115,19 @@ def test_why_who_returned_was_not_back_at_once_is_told() -> None:
     part.waiting = 3
     part.sent_again = SentAgain(12, 0.31, 2.0, 5.27)
     said = _comeback(part)
-    assert [said.count(words) for words in ("12 requests", "310 ms", "5.27 s", "3 were", "no kernel")] == [1] * 5
+    assert [said.count(words) for words in ("12 requests", "310 ms", "5.27 s", "3 were", "no kernel", "after the")] == [1] * 6
     assert "anew" not in said
     assert "awaited" not in said
     assert "no kernel" in line_of(part, "http")
     part.awaited = 12
     said = _comeback(part)
-    assert [said.count(words) for words in ("12 awaited", "12 requests", "other")] == [1, 1, 0]
+    assert [said.count(words) for words in ("12 awaited", "12 requests", "the other")] == [1, 1, 0]
     part.awaited = 150
     said = _comeback(part)
     assert [said.count(words) for words in ("150 awaited", "12 requests", "other 138")] == [1, 1, 1]
     part.sent_again = msgspec.UNSET
     said = _comeback(part)
-    assert [said.count(words) for words in ("150 awaited", "acknowledged all", "kernels were")] == [1, 1, 0]
+    assert [said.count(words) for words in ("150 awaited", "acknowledged all", "own kernel")] == [1, 1, 0]
     part.timed_out = 7
     assert "7 had" in _comeback(part)
     # The hold was over before they were heard again.
