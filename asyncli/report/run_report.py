@@ -51,6 +51,7 @@ from asyncli.report.run_counts import counts_section, processes_section
 from asyncli.report.run_limits import is_of_limit, limits_sections
 from asyncli.report.run_setup import environment_section, plan_section
 from asyncli.report.summary import Summary
+from asyncli.report.summary_parts import EventPart
 from asyncli.report.terminal import print_document
 
 if TYPE_CHECKING:
@@ -205,7 +206,7 @@ def _headline(summary: Summary) -> str:
         requested = format_count(summary.connections.requested)
         return f"{requested} connections requested of {label}"
     # Those who were not to be back yet are no shortfall, and held by nobody: both is told.
-    waiting = sum(event.waiting or 0 for event in summary.events or [])
+    waiting = sum(_waiting_unheld(event) for event in summary.events or [])
     headline = f"{format_count(held + waiting)} connections on {label}"
     if any(event.not_back for event in summary.events or []):
         requested = format_many(summary.connections.requested, "connection")
@@ -228,10 +229,20 @@ def _not_to_be_back(summary: Summary) -> str:
     yet. Of churn some are on their way at any time.
     """
     of_events = [event for event in summary.events or [] if event.kind != "churn"]
-    waiting = sum(event.waiting or 0 for event in of_events)
+    waiting = sum(_waiting_unheld(event) for event in of_events)
     if not waiting:
         return ""
     return f", {format_count(waiting)} of them not to be back yet"
+
+
+def _waiting_unheld(event: EventPart) -> int:
+    """How many were not to be back yet, and held by nobody. Who stalls as the records end is held
+    until it reads again.
+    """
+    have_records_ended = isinstance(event.records_end_after_s, float)
+    if event.stalled is not msgspec.UNSET and have_records_ended:
+        return 0
+    return event.waiting or 0
 
 
 def _hold_s(summary: Summary) -> float:

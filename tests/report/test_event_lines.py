@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 from made_runs import KINDS
-from synthetic_run import a_run
+from synthetic_run import a_run, cut
 from test_run_provoked import storm
 
 from asyncli.analysis.in_vain import InVain
@@ -71,6 +71,19 @@ def test_the_headline_says_who_was_not_to_be_back_yet(number: int, is_told: bool
     run.ticks[-1][1].events[number] = EventCounts(chosen=30, ended=30, waiting=30)
     headline = run_document(summarise(run), "a.db").headline
     assert (headline.startswith("1,000"), "30 of" in headline) == (True, is_told)
+
+
+def test_who_stalls_as_the_records_end_is_held_and_in_the_headline_once() -> None:
+    run = a_run(1_000, hold_s=60.0, events=("20s stall 10% for 30s",))
+    at_s = run.phases[2].start_s + 20.0
+    run.events.append(RunEvent("stall", at_s, None, "stall 10% for 30s", {"number": 1}))
+    for t_s, tick in run.ticks:
+        if at_s < t_s <= at_s + 1.0:
+            tick.events[1] = EventCounts(chosen=100, stalled=100)
+    summary = summarise(cut(run, at_s + 10.0))
+    assert [event.waiting for event in summary.events or []] == [100]
+    headline = run_document(summary, "a.db").headline
+    assert (headline.startswith("1,000"), "100 of" in headline) == (True, False)
 
 
 def test_marks_alone_have_no_line_and_stand_after_the_costs() -> None:
