@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from asyncli.analysis.away import Away, Clients, away_of, clients_of
+from asyncli.analysis.bounded_time import NO_TIME
 from asyncli.analysis.closed_by_commands import ClosedBy, closed_by_commands
 from asyncli.analysis.constants import FEWEST, MISSED_S
 from asyncli.analysis.due import Spans, latencies_of_due
@@ -24,9 +25,9 @@ from asyncli.analysis.noticed import Noticed, noticed_by_event
 from asyncli.analysis.server_count import has_other_connections
 from asyncli.analysis.slope import MOST_BINS, PAGES
 from asyncli.analysis.slow_readers import SlowReaders, slow_readers
-from asyncli.analysis.standstill import StoodStill, longest_by_event
+from asyncli.analysis.standstill import longest_by_event
 from asyncli.analysis.totals import Lateness, in_ms
-from asyncli.analysis.without_answers import WithoutAnswers, longest_without_answers
+from asyncli.analysis.without_answers import longest_without_answers
 from asyncli.core.histogram import Histogram
 from asyncli.findings.probes import MASTER_ENDED
 from asyncli.model import metrics
@@ -276,8 +277,8 @@ def provoked(run: Run, memory: Series, *, collected: bool = False) -> dict[int, 
         done = _provoked(run, number, window, known, meanwhile_ms, noticed.get(number))
         no_answers_s = no_answers_at_most_s = None
         if not run.plan.listens:
-            no_answers_s, no_answers_at_most_s = silences.get(number, WithoutAnswers(0.0, 0.0))
-        still = standstills.get(number, StoodStill(0.0, 0.0))
+            no_answers_s, no_answers_at_most_s = silences.get(number, NO_TIME)
+        still = standstills.get(number, NO_TIME)
         told[number] = msgspec.structs.replace(
             done,
             no_answers_s=no_answers_s,

@@ -13,10 +13,10 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple
 
 import msgspec
 
+from asyncli.analysis.bounded_time import NO_TIME, BoundedTime
 from asyncli.analysis.constants import FEWEST, MISSED_S
 from asyncli.analysis.event_times import events_begun_by, mark_before
 from asyncli.analysis.losses.server_evidence import (
@@ -213,23 +213,14 @@ def drops_meanwhile(run: Run) -> float:
     return 0.0
 
 
-class StoodStill(NamedTuple):
-    """For how long the server stood still (s): at least and at most; infinite: no end of it is
-    known. At least 0 where a single reading shows it.
-    """
-
-    at_least_s: float
-    at_most_s: float
-
-
-def longest_by_event(run: Run) -> dict[int, StoodStill]:
+def longest_by_event(run: Run) -> dict[int, BoundedTime]:
     """For how long it stood still that began in the time of each event of the plan, of those with
-    such a time: the longest.
+    such a time: the longest; at least 0 where a single reading shows it.
     """
     begun_s = {event.fields.get("number"): event.at_s for event in run.events}
     if not begun_s:
         return {}
-    longest: dict[int, StoodStill] = {}
+    longest: dict[int, BoundedTime] = {}
     read_s = run.series(SERVER_CPU_S).t_s
     spans = standstills(run)
     for span in [*spans, *_seen_once(run, spans)]:
@@ -239,11 +230,8 @@ def longest_by_event(run: Run) -> dict[int, StoodStill]:
             # What began in its time did not begin before it. A reading is asked for a moment before
             # it shows what was so.
             began_s = max(_earliest_beginning_s(read_s, span), begun_s[number])
-            known = longest.get(number, StoodStill(0.0, 0.0))
-            longest[number] = StoodStill(
-                max(known.at_least_s, span.to_s - max(span.from_s, begun_s[number])),
-                max(known.at_most_s, ended_s - began_s),
-            )
+            lasted = BoundedTime(span.to_s - max(span.from_s, begun_s[number]), ended_s - began_s)
+            longest[number] = longest.get(number, NO_TIME).or_longer(lasted)
     return longest
 
 

@@ -14,20 +14,12 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from asyncli.analysis.bounded_time import NO_TIME, BoundedTime
 from asyncli.analysis.constants import FEWEST
 from asyncli.analysis.event_times import events_of_silence, times_of_events
 from asyncli.analysis.losses.unanswered import usual_wait_s
 from asyncli.model.records import Tick
 from asyncli.model.run import TICK_S, Run, answered_between
-
-
-class WithoutAnswers(NamedTuple):
-    """For how long no client had an answer (s): at least and at most; infinite: no end of it is
-    known. At least 0 where it may have been shorter than two seconds.
-    """
-
-    at_least_s: float
-    at_most_s: float
 
 
 class _Instant(NamedTuple):
@@ -48,16 +40,17 @@ class _Outage(NamedTuple):
     began: _Instant
     ended: _Instant
 
-    def since(self, event_s: float) -> WithoutAnswers:
+    def since(self, event_s: float) -> BoundedTime:
         """How long it was of an event that began at this instant."""
         least_s = self.ended.earliest_s - max(self.began.latest_s, event_s)
         most_s = self.ended.latest_s - max(self.began.earliest_s, event_s)
-        return WithoutAnswers(max(0.0, least_s), max(0.0, most_s))
+        return BoundedTime(max(0.0, least_s), max(0.0, most_s))
 
 
-def longest_without_answers(run: Run) -> dict[int, WithoutAnswers]:
+def longest_without_answers(run: Run) -> dict[int, BoundedTime]:
     """For how long no client had an answer, by the number of the event in whose time that began:
-    the longest of each event, if it has one that may have been of two seconds or more.
+    the longest of each event, if it has one that may have been of two seconds or more; at least 0
+    where it may have been shorter than that.
     """
     # Nothing tells what was answered while the run was interrupted.
     spans = run.uninterrupted_spans(run.first_connect_s, run.stop_s)
@@ -70,26 +63,19 @@ def longest_without_answers(run: Run) -> dict[int, WithoutAnswers]:
     long_s = 1.9 * TICK_S + usual_s
     begun_s = {event.fields.get("number"): event.at_s for event in run.events}
     times = times_of_events(run)
-    longest: dict[int, WithoutAnswers] = {}
+    longest: dict[int, BoundedTime] = {}
     for outage in outages:
         if outage.since(-math.inf).at_most_s < long_s:
             continue
         for event in events_of_silence(run, outage.from_s, times):
             number = event["number"]
             lasted = outage.since(begun_s[number])
-            if lasted.at_most_s >= long_s:
-                longest[number] = _longer(longest.get(number), lasted, long_s)
+            if lasted.at_most_s < long_s:
+                continue
+            if lasted.at_least_s < long_s:
+                lasted = lasted._replace(at_least_s=0.0)
+            longest[number] = longest.get(number, NO_TIME).or_longer(lasted)
     return longest
-
-
-def _longer(known: WithoutAnswers | None, other: WithoutAnswers, long_s: float) -> WithoutAnswers:
-    """The longer one of two, of which the other may be shorter than what is long."""
-    if other.at_least_s < long_s:
-        other = WithoutAnswers(0.0, other.at_most_s)
-    if known is None:
-        return other
-    at_least_s = max(known.at_least_s, other.at_least_s)
-    return WithoutAnswers(at_least_s, max(known.at_most_s, other.at_most_s))
 
 
 def _outages(run: Run, start_s: float, end_s: float) -> list[_Outage]:
