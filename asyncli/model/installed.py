@@ -4,7 +4,6 @@ some.
 
 from __future__ import annotations
 
-import importlib.resources
 import importlib.util
 from collections.abc import Iterable
 from functools import cache
@@ -37,6 +36,9 @@ def can_compute() -> bool:
 
 def has_pages() -> bool:
     """Whether live pages can be served here: asyncli-light has no files of them."""
+    # Here: each start of asyncli imports this module, and the fewest serve pages.
+    import importlib.resources
+
     return (importlib.resources.files("asyncli.live") / "assets").is_dir()
 
 
